@@ -1,0 +1,134 @@
+"""Roles: writes and gates of the state, reads and local terms of the outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from glagen import algebra
+from glagen.check.axes import free_axes
+from glagen.check.domains import Domains
+from glagen.check.gates import find_gates
+from glagen.check.linearity import Fault, Linear, Term, Use, add, product
+from glagen.check.report import Report, shown
+from glagen.errors import InternalError
+from glagen.ir.document import Document, Equation
+from glagen.ir.expr import Expr, Sum, ref, walk
+from glagen.ir.recurrence import Output, Read, State, Write
+
+_DELTA = (
+    "the update may use the old state as `D * S[t-1,i,j]` alone; a delta rule, which writes what it reads, "
+    "is not supported"
+)
+
+
+def find_state(equation: Equation, body: Expr, domains: Domains, report: Report) -> State | None:
+    """The gates and writes of the state that `equation` defines; None where it has none, which is reported.
+
+    Requires: `body` is the right side with intermediate names written out, its axes and names checked.
+    """
+    name = equation.target.name
+    before = len(report.diagnostics)
+    fault = _fault(report, name)
+    terms = Linear(name, fault).terms(body)
+    if len(report.diagnostics) > before:
+        return None
+    for term in terms:
+        if term.use is not None and term.use.query is not None:
+            fault(f"the update of `{name}` reads `{name}`", term.span, _DELTA)
+        else:
+            _pointwise(term, fault)
+    kept = tuple(term for term in terms if term.use is not None and term.use.query is None)
+    if not kept and len(report.diagnostics) == before:
+        helped = f"add `{name}[t-1,i,j]`, times a gate if there is one; without it nothing is carried over time"
+        fault(f"`{name}` forgets everything: `{name}[t-1,i,j]` is not in its equation", equation.target.span, helped)
+    gates = find_gates(kept, domains, fault) if kept else ()
+    writes = tuple(_write(term, fault) for term in terms if term.use is None)
+    if not writes and len(report.diagnostics) == before:
+        helped = "add a term such as `k[t,i] * v[t,j]`"
+        fault(f"nothing is ever written to `{name}`", equation.target.span, helped)
+    return None if len(report.diagnostics) > before else State(name, gates, writes)
+
+
+def _pointwise(term: Term, fault: Fault) -> None:
+    """Gates, writes and queries are functions of single elements: a sum in one is reported."""
+    for factor in (*term.factors, *((term.use.query,) if term.use and term.use.query else ())):
+        inner = next((node for node in walk(factor) if isinstance(node, Sum)), None)
+        if inner is not None:
+            message = f"`{shown(inner)}` inside a gate, a write or a query"
+            fault(message, inner.span or term.span, "these are pointwise: pass this sum as an input")
+            return
+
+
+def _write(term: Term, fault: Fault) -> Write:
+    """A term of the update without the state: what has no j is the key, what has j but not i the value."""
+    key = tuple(f for f in term.factors if "j" not in free_axes(f))
+    value = tuple(f for f in term.factors if "j" in free_axes(f))
+    mixed = next((f for f in value if "i" in free_axes(f)), None)
+    if mixed is not None:
+        fault(
+            f"write `{shown(mixed)}` does not separate into a key part and a value part",
+            mixed.span or term.span,
+            "a write is a product `a[t,i] * b[t,j]`, or a sum of such products",
+        )
+    return Write(algebra.stable(product(key)), algebra.stable(product(value)))
+
+
+@dataclass(slots=True)
+class Reads:
+    """The reads found so far, shared between outputs; `taken` are the names they must not have."""
+
+    taken: tuple[str, ...]
+    found: list[Use] = field(default_factory=list)
+
+    def number(self, use: Use) -> int:
+        """The place of a read among those found, where it is put if it is not yet."""
+        if use.query is None:
+            raise InternalError(f"`{use.state.name}` is read without a query")
+        use = Use(use.state, algebra.stable(use.query))
+        if use not in self.found:
+            self.found.append(use)
+        return self.found.index(use)
+
+    def names(self) -> tuple[str, ...]:
+        """`read`, or `read_1` and so on, made longer until no name of the spec begins like them."""
+        stem = "read"
+        while any(name.startswith(stem) for name in self.taken):
+            stem += "_"
+        return (stem,) if len(self.found) == 1 else tuple(f"{stem}_{n + 1}" for n in range(len(self.found)))
+
+    def reads(self) -> tuple[Read, ...]:
+        return tuple(
+            Read(name, use.state.name, use.query, use.before)
+            for name, use in zip(self.names(), self.found, strict=True)
+            if use.query is not None
+        )
+
+
+def find_outputs(
+    equations: tuple[tuple[Equation, Expr], ...], state: str, document: Document, report: Report
+) -> tuple[tuple[Output, ...], tuple[Read, ...]]:
+    """The outputs, as expressions of reads and inputs, and the reads.
+
+    Requires: right sides with intermediate names written out, their axes and names checked.
+    Ensures, if nothing is reported: outputs are linear in the reads, and sums that remain are of inputs alone.
+    """
+    taken = tuple(d.name for d in document.declarations) + tuple(e.target.name for e in document.equations)
+    reads = Reads((*taken, document.name, *(s.name for s in document.states)))
+    pending: list[tuple[str, list[tuple[Term, int | None]]]] = []
+    for equation, body in equations:
+        fault = _fault(report, equation.target.name)
+        terms = Linear(state, fault).terms(body)
+        for term in terms:
+            if term.use is not None and term.use.query is not None:
+                _pointwise(Term((), term.use, term.span), fault)
+        pending.append((equation.target.name, [(t, reads.number(t.use) if t.use else None) for t in terms]))
+    names = reads.names()
+    outputs = []
+    for name, uses in pending:
+        parts = [product(t.factors if n is None else (*t.factors, ref(names[n], ("t", "j")))) for t, n in uses]
+        outputs.append(Output(name, ("t", "j"), algebra.stable(add(tuple(parts)))))
+    return tuple(outputs), reads.reads()
+
+
+def _fault(report: Report, target: str) -> Fault:
+    return lambda message, span, helped: report.fault(message, span, helped, target)

@@ -1,0 +1,7 @@
+"""Schedule -> text: one module with Triton kernels, the PyTorch form and the autograd wrappers."""
+
+from __future__ import annotations
+
+from glagen.emit.module import emit
+
+__all__ = ["emit"]

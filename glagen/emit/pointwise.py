@@ -1,0 +1,163 @@
+"""Pointwise expressions to text, in Triton and in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from glagen.errors import InternalError
+from glagen.ir.expr import Apply, Expr, Number, Ref
+
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one target writes what is not arithmetic.
+
+    `functions`: templates with {x} and {y}; `spread`: a tile's text, its axes, and those of the expression around it.
+    """
+
+    functions: dict[str, str]
+    spread: Callable[[str, Axes, Axes], str]
+    keep: str  # template with {mask} and {x}
+
+
+STRENGTH = {"add": 1, "sub": 1, "mul": 2, "div": 2, "neg": 3}
+SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes expressions over tiles; `tile` gives a reference's text before it is broadcast, `numbers` never are."""
+
+    dialect: Dialect
+    tile: Callable[[Ref], str]
+    numbers: frozenset[str] = frozenset()
+
+    def write(self, expr: Expr, axes: Axes, around: int = 0) -> str:
+        """`expr` broadcast to `axes`; `around` is the binding strength of what surrounds it."""
+        match expr:
+            case Number(value=value):
+                return number_text(value) if value >= 0 or around < 3 else f"({number_text(value)})"
+            case Ref(name=name) if name in self.numbers:
+                return self.tile(expr)
+            case Ref(indices=indices):
+                return self.dialect.spread(self.tile(expr), tuple(x.axis for x in indices), axes)
+            case Apply(function="neg", args=(x,)):
+                text = f"-{self.write(x, axes, 3)}"
+                return f"({text})" if around > 1 else text
+            case Apply(function=f, args=(x, y)) if f in SIGNS:
+                strength = STRENGTH[f]
+                right = self.write(y, axes, strength + (f in ("sub", "div")))
+                text = f"{self.write(x, axes, strength)} {SIGNS[f]} {right}"
+                return f"({text})" if strength < around else text
+            case Apply(function="pow", args=(x, Number(value=p))) if p.denominator == 1 and 2 <= p <= 4:
+                factor = self.write(x, axes, 3)
+                text = " * ".join([factor] * int(p))
+                return f"({text})" if around > 1 else text
+            case Apply(function="keep", args=(mask, x)):
+                return self.dialect.keep.format(mask=self.write(mask, axes), x=self.write(x, axes))
+            case Apply(function=f, args=args) if f in self.dialect.functions:
+                texts = dict(zip("xy", (self.write(a, axes) for a in args), strict=False))
+                return self.dialect.functions[f].format(**texts)
+            case _:
+                raise InternalError(f"cannot write {expr!r}")
+
+
+def number_text(value: Fraction) -> str:
+    return f"{value.numerator}.0" if value.denominator == 1 else repr(float(value))
+
+
+def spread_triton(text: str, own: Axes, axes: Axes) -> str:
+    if own in (axes, ()):
+        return text
+    if len(axes) == 2 and len(own) == 1 and own[0] in axes:
+        return f"{text}[:, None]" if own[0] == axes[0] else f"{text}[None, :]"
+    raise InternalError(f"{text} with axes {own} does not fit {axes}")
+
+
+def spread_torch(text: str, own: Axes, axes: Axes) -> str:
+    if own == axes:
+        return text
+    if own == ():
+        return f"{text}[..., None, None]" if len(axes) == 2 else f"{text}[..., None]"
+    if len(axes) == 2 and len(own) == 1 and own[0] in axes:
+        return f"{text}[..., :, None]" if own[0] == axes[0] else f"{text}[..., None, :]"
+    raise InternalError(f"{text} with axes {own} does not fit {axes}")
+
+
+# Helpers of the Triton dialect that take more than one operation; emitted where used. `_log1p` is exact where 1 + x
+# rounds, which the logarithms of sigmoids need.
+TRITON_HELPERS = {
+    "_log1p": """
+@triton.jit
+def _log1p(x):
+    u = 1.0 + x
+    return tl.where(u == 1.0, x, tl.log(u) * (x / tl.where(u == 1.0, 1.0, u - 1.0)))
+""",
+    "_softplus": """
+@triton.jit
+def _softplus(x):
+    return tl.where(x < 0.0, 0.0, x) + _log1p(tl.exp(-tl.abs(x)))
+""",
+    "_power": """
+@triton.jit
+def _power(x, y):
+    return tl.exp(y * tl.log(x))
+""",
+}
+HELPER_NEEDS = {"_softplus": ("_log1p",)}
+
+TRITON = Dialect(
+    functions={
+        "exp": "tl.exp({x})",
+        "log": "tl.log({x})",
+        "sigmoid": "tl.sigmoid({x})",
+        "logsigmoid": "-_softplus(-({x}))",
+        "softplus": "_softplus({x})",
+        "tanh": "(2.0 * tl.sigmoid(2.0 * ({x})) - 1.0)",
+        "relu": "tl.where({x} < 0.0, 0.0, {x})",
+        "elu": "tl.where({x} > 0.0, {x}, tl.exp({x}) - 1.0)",
+        "silu": "({x}) * tl.sigmoid({x})",
+        "sqrt": "tl.sqrt({x})",
+        "abs": "tl.abs({x})",
+        "min": "tl.where({x} > {y}, {y}, {x})",
+        "max": "tl.where({x} < {y}, {y}, {x})",
+        "pow": "_power({x}, {y})",
+        "step": "tl.where({x} > 0.0, 1.0, tl.where({x} < 0.0, 0.0, 0.5))",
+        "positive": "tl.where({x} > 0.0, 1.0, 0.0)",
+        "sign": "tl.where({x} > 0.0, 1.0, tl.where({x} < 0.0, -1.0, 0.0))",
+        "clamp": "tl.where({x} < FLOOR, FLOOR, {x})",
+        "unclamped": "tl.where({x} < FLOOR, 0.0, 1.0)",
+    },
+    spread=spread_triton,
+    keep="tl.where({mask}, {x}, 0.0)",
+)
+
+TORCH = Dialect(
+    functions={
+        "exp": "torch.exp({x})",
+        "log": "torch.log({x})",
+        "sigmoid": "torch.sigmoid({x})",
+        "logsigmoid": "F.logsigmoid({x})",
+        "softplus": "-F.logsigmoid(-({x}))",
+        "tanh": "torch.tanh({x})",
+        "relu": "torch.relu({x})",
+        "elu": "F.elu({x})",
+        "silu": "F.silu({x})",
+        "sqrt": "torch.sqrt({x})",
+        "abs": "torch.abs({x})",
+        "min": "_minimum({x}, {y})",
+        "max": "-_minimum(-({x}), -({y}))",
+        "pow": "({x}) ** ({y})",
+        "step": "torch.heaviside({x}, torch.full_like({x}, 0.5))",
+        "positive": "({x} > 0).to(({x}).dtype)",
+        "sign": "torch.sign({x})",
+        "clamp": "_clamp({x})",
+        "unclamped": "_unclamped({x})",
+    },
+    spread=spread_torch,
+    keep="torch.where({mask}, {x}, 0.0)",
+)

@@ -1,0 +1,64 @@
+"""A spec as it was written: declarations and equations with their places, nothing interpreted yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glagen.errors import Source, Span
+from glagen.ir.expr import Expr, Ref
+from glagen.ir.interval import Interval
+
+KINDS = ("input", "parameter", "constant", "scalar")
+AXES = ("t", "i", "j")  # time, key and value axes; their extents are T, K and V
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """One entry of `inputs:`.
+
+    An input is [B, T, H, ...] in a call, a parameter or constant [H, ...], a scalar a Python number.
+    `default` (scalars) and `value` (constants) are expressions of K, V, H and the 0-based state head h.
+    """
+
+    name: str
+    kind: str  # one of KINDS
+    axes: tuple[str, ...]
+    domain: Interval | None  # None: any finite number
+    default: Expr | None  # what a call that omits it gets: `default:` of a scalar, `value:` of a constant
+    doc: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class StateDeclaration:
+    """`state: S[i, j]`."""
+
+    name: str
+    axes: tuple[str, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """`target = body`; `text` as it was written."""
+
+    target: Ref
+    body: Expr
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed spec. `chunk` and `subchunk` are None for `auto` (also when left out)."""
+
+    source: Source
+    name: str
+    doc: str
+    declarations: tuple[Declaration, ...]
+    states: tuple[StateDeclaration, ...]
+    equations: tuple[Equation, ...]
+    chunk: int | None
+    subchunk: int | None
+    chunk_span: Span | None = None
+    subchunk_span: Span | None = None

@@ -1,0 +1,163 @@
+"""Scalar expressions in index notation: what equations are made of, from the parser to the printers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from glagen.errors import InternalError, Span
+
+# Pointwise functions of the spec language and how many arguments each takes.
+FUNCTIONS: dict[str, int] = {
+    "exp": 1,
+    "log": 1,
+    "sigmoid": 1,
+    "logsigmoid": 1,
+    "softplus": 1,
+    "tanh": 1,
+    "relu": 1,
+    "elu": 1,
+    "silu": 1,
+    "sqrt": 1,
+    "abs": 1,
+    "min": 2,
+    "max": 2,
+}
+# What expressions are made of besides: arithmetic, and functions only derivatives need.
+# `step(x)` is 0, 1/2, 1 for x negative, zero, positive; `positive(x)` is 0, 0, 1; `sign(x)` is -1, 0, 1;
+# `clamp(x)` bounds a log gate below where its exponential is 0 in the type at hand, `unclamped(x)` is 1 above, 0 below.
+OPERATORS: dict[str, int] = {"add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2, "neg": 1}
+DERIVATIVE_FUNCTIONS: dict[str, int] = {"step": 1, "positive": 1, "sign": 1, "clamp": 1, "unclamped": 1}
+ARITY: dict[str, int] = FUNCTIONS | OPERATORS | DERIVATIVE_FUNCTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """One subscript: an axis (t, i or j) and, on t alone, a shift (`t-1` has shift -1)."""
+
+    axis: str
+    shift: int = 0
+
+    def __str__(self) -> str:
+        return self.axis if not self.shift else f"{self.axis}{self.shift:+d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """A node. `span` says where it stands in the spec; it takes no part in equality."""
+
+    span: Span | None = field(default=None, compare=False, repr=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Expr):
+    """An exact constant."""
+
+    value: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Ref(Expr):
+    """A name with its subscripts: `g[t,i]`, `scale`, `S[t-1,i,j]`. Extents (K, V, T, H) and h have none."""
+
+    name: str
+    indices: tuple[Index, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(Expr):
+    """A function or operator of ARITY applied to its arguments."""
+
+    function: str
+    args: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sum(Expr):
+    """sum(axis, body)."""
+
+    axis: str
+    body: Expr
+
+
+def number(value: int | Fraction) -> Number:
+    return Number(Fraction(value))
+
+
+def ref(name: str, axes: tuple[str, ...] = ()) -> Ref:
+    return Ref(name, tuple(Index(axis) for axis in axes))
+
+
+def apply(function: str, *args: Expr) -> Apply:
+    return Apply(function, args)
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    match expr:
+        case Apply(args=args):
+            return args
+        case Sum(body=body):
+            return (body,)
+        case Number() | Ref():
+            return ()
+        case _:
+            raise InternalError(f"unknown expression {expr!r}")
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Every node, parents first, left to right."""
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(children(node)))
+
+
+def refs(expr: Expr) -> tuple[Ref, ...]:
+    """The distinct references of an expression, in order of appearance."""
+    return tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, Ref)))
+
+
+def rewrite(expr: Expr, leaf: Callable[[Expr], Expr | None]) -> Expr:
+    """A copy of `expr` in which `leaf(node)`, where it is not None, stands for node (parents are asked first)."""
+    replaced = leaf(expr)
+    if replaced is not None:
+        return replaced
+    match expr:
+        case Apply(args=args):
+            return replace(expr, args=tuple(rewrite(a, leaf) for a in args))
+        case Sum(body=body):
+            return replace(expr, body=rewrite(body, leaf))
+        case Number() | Ref():
+            return expr
+        case _:
+            raise InternalError(f"unknown expression {expr!r}")
+
+
+_INFIX = {"add": (" + ", 1), "sub": (" - ", 1), "mul": (" * ", 2), "div": (" / ", 2), "pow": ("**", 4)}
+
+
+def show(expr: Expr, parent: int = 0) -> str:
+    """The expression in the spec language, with the fewest parentheses (`parent`: binding strength around it)."""
+    match expr:
+        case Number(value=value):
+            text = str(value)
+            return f"({text})" if (value < 0 or value.denominator != 1) and parent > 1 else text
+        case Ref(name=name, indices=indices):
+            return f"{name}[{','.join(map(str, indices))}]" if indices else name
+        case Sum(axis=axis, body=body):
+            return f"sum({axis}, {show(body)})"
+        case Apply(function="neg", args=(x,)):
+            text = f"-{show(x, 3)}"
+            return f"({text})" if parent > 1 else text
+        case Apply(function=function, args=(x, y)) if function in _INFIX:
+            sign, strength = _INFIX[function]
+            left = show(x, strength + (function == "pow"))
+            right = show(y, strength + (function in ("sub", "div")))
+            text = f"{left}{sign}{right}"
+            return f"({text})" if strength < parent else text
+        case Apply(function=function, args=args):
+            return f"{function}({', '.join(show(a) for a in args)})"
+        case _:
+            raise InternalError(f"unknown expression {expr!r}")

@@ -1,0 +1,166 @@
+"""Lines of tile code, and the kernels made of them: what both printers (Triton and PyTorch) print.
+
+A tile is a name with axes; a row axis is t or s (both number the steps of a chunk). Lines are in single assignment,
+apart from `accumulate`, which adds to a tile that starts at zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glagen.errors import InternalError
+from glagen.ir.chunk import Operand
+from glagen.ir.expr import Expr, refs
+
+# Which steps tau a row x sums over, as 0/1 matrices [x, tau] of a chunk.
+#   through: tau <= x    before: tau < x    from: tau >= x    after: tau > x
+# and inside a block of a cover (`Blocks` below), between row x and the block's anchor:
+#   between: forward for rows above the anchor, backward for rows below it
+#   between_before: the same, reading rows stop a step earlier
+#   leaf / leaf_before: from the leaf's first step through (to before) x
+#   span / span_before: the `offset` steps that end at (before) x;  shift: the one step `offset` earlier
+#   unshift: the one step `offset` later
+SELECTS = ("through", "before", "from", "after", "between", "between_before")
+SELECTS += ("leaf", "leaf_before", "span", "span_before", "shift", "unshift")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The tile of an input, a state or a cotangent, zero outside the tensor."""
+
+    name: str
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """name = sum over `over` of a pointwise expression of tiles, broadcast by their axes.
+
+    `rounded`: kept in the type of dot operands, so that other uses see what the dots saw. `guarded`: rows and columns
+    outside the tensor are set to zero, which the expression alone would not give.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    expr: Expr
+    over: tuple[str, ...] = ()
+    accumulate: bool = False
+    rounded: bool = False
+    guarded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """name = x @ y over the index they share. `wide`: an operand is itself a sum that may outgrow float16."""
+
+    name: str
+    axes: tuple[str, str]
+    x: Operand
+    y: Operand
+    accumulate: bool = False
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowSum:
+    """name[x, ...] = sum over the steps tau that `select` gives row x of source[tau, ...], in float32 throughout."""
+
+    name: str
+    axes: tuple[str, ...]
+    source: Operand
+    select: str
+    accumulate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A cover's loop over blocks of the causal triangle; the body sees which rows read (`upper`) and write (`lower`).
+
+    bisect: halves of halves down to `leaf` rows; strips: rows n*leaf .. (n+1)*leaf against all before them;
+    leaf: the diagonal blocks of `leaf` rows at once; offsets: their diagonals 1 .. leaf-1 one by one.
+    """
+
+    kind: str
+    leaf: int
+    body: tuple[Assign | Dot | RowSum, ...]
+
+
+Line = Load | Assign | Dot | RowSum | Blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write tile `tile` to the tensor `target`."""
+
+    target: str
+    tile: str
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Lines repeated for every block of a feature axis (i or j)."""
+
+    axis: str
+    body: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A state that stays on chip while the kernel walks over chunks.
+
+    `tile` is read by the body; after it, tile = `update`. Chunk states go to `saved` where that is not None.
+    """
+
+    tile: str
+    update: Expr
+    first: str  # tensor it starts from (may be absent in a call)
+    last: str  # tensor it ends in (may be absent)
+    saved: str | None
+    reverse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch: a program per block of `owned` axes, per chunk unless it scans, per sequence and head."""
+
+    name: str
+    doc: str
+    owned: tuple[str, ...]  # feature axes blocked over the grid
+    looped: str | None  # feature axis the program loops over
+    whole: tuple[str, ...]  # axes of which one block holds everything
+    direction: str | None  # scans: "forward" or "reverse"; None: one chunk a program
+    scans: tuple[Scan, ...]
+    loads: tuple[Load, ...]
+    zeros: tuple[tuple[str, tuple[str, ...]], ...]  # accumulators
+    body: tuple[Line | Loop, ...]
+    stores: tuple[Store, ...]
+
+
+def written(line: Line) -> tuple[str, ...]:
+    """Names a line defines or adds to."""
+    if isinstance(line, Blocks):
+        return tuple(dict.fromkeys(n for x in line.body for n in written(x)))
+    return (line.name,)
+
+
+def read(line: Line) -> tuple[str, ...]:
+    """Names a line uses from outside."""
+    match line:
+        case Load():
+            names: list[str] = []
+        case Assign(expr=expr):
+            names = [r.name for r in refs(expr)]
+        case Dot(x=x, y=y):
+            names = [x.name, y.name]
+        case RowSum(source=source):
+            names = [source.name]
+        case Blocks(body=body):
+            own: set[str] = set()
+            names = []
+            for inner in body:
+                names += [n for n in read(inner) if n not in own]
+                own |= set(written(inner))
+        case _:
+            raise InternalError(f"unknown line {line!r}")
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,41 @@
+"""A schedule: everything the printers need. And the options of a compilation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glagen.ir.chunk import ChunkProgram
+from glagen.ir.kernel import Kernel, Line, Scan
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a user may choose. `cover`: auto, anchored, subchunk or bisect."""
+
+    cover: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """An exponential of a sum of gates in the emitted code, with its worst exponent and why it is finite.
+
+    `worst` is in nats; `where` names the factor and the values it multiplies.
+    """
+
+    where: str
+    interval: str
+    worst: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Kernels by role, the PyTorch form's lines, the covers chosen and the stability certificate."""
+
+    program: ChunkProgram
+    chunk: int
+    covers: tuple[tuple[str, str], ...]  # gate, cover as text
+    kernels: tuple[Kernel, ...]
+    twin_forward: tuple[Line | Scan, ...]
+    twin_backward: tuple[Line | Scan, ...]
+    certificate: tuple[Growth, ...]

@@ -1,0 +1,29 @@
+"""The compiler: the one place where the stages are ordered."""
+
+from __future__ import annotations
+
+import hashlib
+
+from glagen.check import check
+from glagen.derive import derive
+from glagen.emit import emit
+from glagen.errors import Source
+from glagen.ir.document import Document
+from glagen.ir.schedule import Options, Schedule
+from glagen.parse import parse
+from glagen.schedule import schedule
+
+
+def compile_spec(source: Source, options: Options | None = None) -> str:
+    """A spec's text to the text of its module. Raises SpecError with every fault of the spec."""
+    return emit(plan(parse(source), options or Options()), digest(source))
+
+
+def plan(document: Document, options: Options) -> Schedule:
+    """A parsed spec to its schedule: what `compile_spec` emits and `explain` explains."""
+    return schedule(derive(check(document)), options)
+
+
+def digest(source: Source) -> str:
+    """Of the spec's text alone: the path plays no part."""
+    return hashlib.sha256(source.text.encode()).hexdigest()[:16]

@@ -1,0 +1,230 @@
+"""Arguments to verify an op with: drawn for the domains a spec declares, in a chosen regime of its gates.
+
+A regime says what the log gates are like. It is applied to whatever the spec calls a gate:
+
+* an input with a domain of numbers <= 0 is a log gate and takes the values themselves, clipped to its domain;
+* one with a domain within [0, 1] is a linear gate and takes their exponentials, clipped to its domain and to at
+  least 2^-14, the smallest normal number of float16;
+* any other (a logit, a time step) takes the numbers at which the product of the factors of S[t-1] has that logarithm,
+  looked up in a table of that product over [-1e4, 1e4]. "Zero" is -1e-4 there: nearer to 1, an equation as it is
+  written (1 - sigmoid(x)) has no digits left in float64;
+* constants keep their defaults in `mild`, and are gates like the others in all other regimes; scalars keep theirs.
+
+What feeds a gate is read off the equation of the state: the factors of S[t-1]. Everything else is standard normal, or
+uniform in its domain. Every number lies on a grid that bf16 and fp16 both hold exactly, so one reference serves all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from glagen.ir.document import Declaration, Document
+from glagen.ir.expr import Apply, Expr, Ref, number, refs, rewrite, walk
+from glagen.ir.interval import REALS, Interval
+from glagen.reference import evaluate, output_names
+
+REGIMES = ("zero", "mild", "unit", "strong", "extreme", "reset")
+SHARE = 0.02  # of the gates that `extreme` and `reset` close: half of them single channels, half whole steps
+LARGEST = 1e4  # for a logit: as good as infinite, and within float16
+SMALLEST = 2.0**-14
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Extents of a call, and whether it has an initial state and a gradient from its final state."""
+
+    B: int
+    T: int
+    H: int
+    K: int
+    V: int
+    state: bool = True
+
+    def __str__(self) -> str:
+        return f"B{self.B} T{self.T} H{self.H} K{self.K} V{self.V}{'' if self.state else ' stateless'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The arguments of a call by name, its initial state, and cotangents of what it returns: float64, on the grid."""
+
+    case: Case
+    arguments: dict[str, Tensor | float | None]
+    initial_state: Tensor | None
+    output_cotangents: tuple[Tensor, ...]
+    state_cotangent: Tensor | None
+
+
+def draw(document: Document, regime: str, case: Case, seed: int = 0) -> Problem:
+    """Arguments for `document` with gates in `regime` (one of REGIMES). The same for the same seed, on any device."""
+    generator = torch.Generator().manual_seed(seed)
+    gates = gate_factors(document)
+    feeding = {r.name for factor in gates for r in refs(factor)}
+    timed = any("t" in d.axes and d.name in feeding for d in document.declarations)
+    arguments: dict[str, Tensor | float | None] = {}
+    for declaration in document.declarations:
+        fed = declaration.name in feeding and _role(declaration) != "scalar"
+        if declaration.default is not None and (declaration.kind == "scalar" or not fed or regime == "mild"):
+            arguments[declaration.name] = None
+            continue
+        if declaration.kind == "scalar":
+            arguments[declaration.name] = _typical(declaration)
+            continue
+        shape = _shape(declaration, case)
+        if fed and (_role(declaration) != "logit" or "t" in declaration.axes or not timed):
+            x = _gate(document, declaration, gates, _log_gates(regime, shape, generator), generator)
+        else:
+            x = _plain(declaration, shape, generator)
+        arguments[declaration.name] = _inside(on_grid(x), declaration.domain)
+    b, t, h, k, v = case.B, case.T, case.H, case.K, case.V
+    normal = [on_grid(_normal((b, t, h, v), generator)) for _ in output_names(document)]
+    initial, final = (on_grid(_normal((b, h, k, v), generator)) for _ in range(2))
+    return Problem(case, arguments, initial if case.state else None, tuple(normal), final if case.state else None)
+
+
+def on_grid(x: Tensor) -> Tensor:
+    """The nearest numbers that bf16 and fp16 both hold (multiples of 2^-24 of 8 bits, below 1e4), as float64."""
+    rounded = x.clamp(-LARGEST, LARGEST).bfloat16().half().double()
+    return torch.where(x.isinf(), x.double(), rounded)
+
+
+def gate_factors(document: Document) -> tuple[Expr, ...]:
+    """The factors of S[t-1] in the equation of S[t], intermediate names replaced by what they stand for."""
+    states = {s.name for s in document.states}
+    bodies = {e.target.name: e.body for e in document.equations}
+
+    def inline(node: Expr) -> Expr | None:
+        if isinstance(node, Ref) and node.name in bodies and node.name not in states:
+            return rewrite(bodies[node.name], inline)
+        return None
+
+    found = [f for name in bodies if name in states for f in _factors(rewrite(bodies[name], inline), states)]
+    return tuple(dict.fromkeys(found))
+
+
+def _factors(expr: Expr, states: set[str]) -> list[Expr]:
+    def holds(node: Expr) -> bool:
+        return any(isinstance(n, Ref) and n.name in states for n in walk(node))
+
+    match expr:
+        case Apply(function="mul", args=(x, y)):
+            return [*_factors(x, states), y] if holds(x) else [*_factors(y, states), x] if holds(y) else []
+        case Apply(function="div", args=(x, y)):
+            return [*_factors(x, states), Apply("div", (number(1), y))] if holds(x) else []
+        case Apply(function="add" | "sub" | "neg", args=args):
+            return [f for a in args for f in _factors(a, states)]
+        case _:
+            return []
+
+
+def _role(declaration: Declaration) -> str:
+    if declaration.kind == "scalar":
+        return "scalar"
+    domain = declaration.domain or REALS
+    if domain.high <= 0:
+        return "log"
+    return "linear" if domain.low >= 0 and domain.high <= 1 else "logit"
+
+
+def _shape(declaration: Declaration, case: Case) -> tuple[int, ...]:
+    own = [case.K if axis == "i" else case.V for axis in declaration.axes if axis != "t"]
+    return (case.B, case.T, case.H, *own) if "t" in declaration.axes else (case.H, *own)
+
+
+def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=generator)
+
+
+def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.rand(shape, dtype=torch.float64, generator=generator)
+
+
+def _log_gates(regime: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    if regime == "zero":
+        return torch.zeros(shape, dtype=torch.float64)
+    if regime == "strong":
+        return -5 * _uniform(shape, generator)
+    unit = F.logsigmoid(_normal(shape, generator))
+    if regime == "unit":
+        return unit
+    if regime == "mild":
+        return unit / 16
+    steps = (*shape[:3], *(1 for _ in shape[3:]))  # [B, T, H, 1]
+    closed = (_uniform(shape, generator) < SHARE / 2) | (_uniform(steps, generator) < SHARE / 2)
+    closed.view(-1)[int(torch.randint(closed.numel(), (), generator=generator))] = True
+    return torch.where(closed, {"extreme": -100.0, "reset": -math.inf}[regime], unit / 16)
+
+
+def _gate(
+    document: Document, declaration: Declaration, gates: tuple[Expr, ...], logs: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Values of a declared gate at which its logarithm is `logs`, as nearly as its domain admits."""
+    domain = declaration.domain or REALS
+    match _role(declaration):
+        case "log":
+            return logs.clamp(domain.low, domain.high)
+        case "linear":
+            return logs.exp().clamp(max(domain.low, SMALLEST), domain.high)
+    # the value of each factor over x, everything else at a typical value
+    reach = math.asinh(16 * LARGEST)
+    grid = torch.linspace(-reach, reach, 4001, dtype=torch.float64).sinh() / 16
+    grid = grid[(grid >= domain.low) & (grid <= domain.high)]
+    declared = {d.name: d for d in document.declarations}
+
+    def value_of(r: Ref) -> Tensor:
+        if r.name == declaration.name:
+            return grid.reshape(-1, 1, 1, 1)
+        typical = _typical(declared[r.name]) if r.name in declared else {"h": 0.0, "H": 2.0}.get(r.name, 64.0)
+        return torch.full((1, 1, 1, 1), typical, dtype=torch.float64)
+
+    product = torch.zeros_like(grid)
+    for factor in gates:
+        if any(r.name == declaration.name for r in refs(factor)):
+            value = evaluate(factor, value_of, {"K": 1, "V": 1}, torch.device("cpu"))
+            product = product + value.log().reshape(-1)
+    product = product.nan_to_num(0.0, neginf=-LARGEST).clamp(min=-LARGEST)
+    if float(product.max() - product.min()) < 1e-6:
+        return _plain(declaration, tuple(logs.shape), generator)
+    order = product.argsort()
+    wanted = logs.clamp(-LARGEST, -1e-4)
+    place = torch.searchsorted(product[order].contiguous(), wanted).clamp(max=len(order) - 1)
+    return grid[order][place]
+
+
+def _plain(declaration: Declaration, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    domain = declaration.domain or REALS
+    normal = _normal(shape, generator)
+    if math.isfinite(domain.low) and math.isfinite(domain.high):
+        return domain.low + (domain.high - domain.low) * _uniform(shape, generator)
+    if math.isfinite(domain.low):
+        return domain.low + normal.abs()
+    return domain.high - normal.abs() if math.isfinite(domain.high) else normal
+
+
+def _typical(declaration: Declaration) -> float:
+    """A number of the domain near 1, or near 0 for a log gate: what leaves other gates alone."""
+    domain = declaration.domain or REALS
+    x = 0.0 if _role(declaration) == "log" else 1.0
+    return float(_inside(torch.tensor(x, dtype=torch.float64), domain))
+
+
+def _inside(x: Tensor, domain: Interval | None) -> Tensor:
+    """x with what rounding has put outside the domain, or on an open end, put back in by a step of the grid."""
+    if domain is None:
+        return x
+
+    def step(end: float) -> float:
+        return max(abs(end) * 2.0**-7, SMALLEST)
+
+    low, high = domain.low, domain.high
+    under = (x <= low) if domain.low_open else (x < low)
+    over = (x >= high) if domain.high_open else (x > high)
+    lowest = low + step(low) if math.isfinite(low) else -LARGEST
+    highest = high - step(high) if math.isfinite(high) else LARGEST
+    x = torch.where(under, on_grid(torch.tensor(lowest, dtype=torch.float64)), x)
+    return torch.where(over, on_grid(torch.tensor(highest, dtype=torch.float64)), x)

@@ -1,0 +1,49 @@
+"""Covers: how the causal triangle of a chunk is tiled, so that a vector decay inside it splits at an anchor.
+
+Decay(s->t) = Decay(s->r) Decay(r->t) for an anchor s <= r <= t, which makes scores a matrix product again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glagen.ir.interval import Interval
+
+# How far a growth factor 1/Decay may reach in nats: exp(60) times an operand of up to 1e12 is still finite in
+# bfloat16, TF32 and float32 (largest 3.4e38 = exp(88.7)).
+GROWTH_LIMIT = 60.0
+COVERS = ("auto", "anchored", "subchunk", "bisect")
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """`parts` in order: (kind of ir.kernel.Blocks, leaf size); the diagonal itself is always elementwise."""
+
+    name: str
+    parts: tuple[tuple[str, int], ...]
+
+
+def choose_cover(domain: Interval, chunk: int, subchunk: int | None, wanted: str = "auto") -> Cover | None:
+    """The cover for a vector gate with this range of log values per step; None where `wanted` cannot be proved.
+
+    auto: anchored where the declared bound allows it; else the paper's sub-chunks if the spec asks for a size; else
+    bisection, with anchored leaves as large as the bound allows.
+    """
+    leaf = anchored_rows(domain, chunk)
+    if wanted == "anchored" or (wanted == "auto" and leaf >= chunk):
+        return Cover("anchored", (("leaf", chunk),)) if leaf >= chunk else None
+    if wanted == "subchunk" or (wanted == "auto" and subchunk is not None):
+        size = min(subchunk or 16, chunk)
+        strips = (("strips", size),) if size < chunk else ()
+        diagonal = "leaf" if leaf >= size else "offsets"
+        return Cover("subchunk", (*strips, (diagonal, size)))
+    tail = (("leaf", leaf),) if leaf > 1 else ()
+    return Cover("bisect", (("bisect", leaf), *tail))
+
+
+def anchored_rows(domain: Interval, chunk: int) -> int:
+    """The largest power of two of rows, up to `chunk`, over which a growth stays within GROWTH_LIMIT."""
+    rows = 1
+    while rows < chunk and 2 * rows * -domain.low <= GROWTH_LIMIT:
+        rows *= 2
+    return rows

@@ -1,0 +1,219 @@
+"""Does a generated module compute what its spec says? Everything is compared to the float64 reference.
+
+For every regime of gates, every case of extents and every precision: outputs, final state and all gradients (of random
+cotangents, the final state's included), with chunk states saved and recomputed. Then, of the same op: a sequence in two
+parts with the state carried over, decoding step by step, and whether later inputs can change earlier outputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from glagen.ir.document import Document
+from glagen.reference import output_names, run
+from glagen.regimes import REGIMES, Case, Problem, draw
+from glagen.report import Report, Row
+from glagen.tolerances import PRECISIONS, Precision, budgets, errors
+
+MODES = ("saved", "recomputed")
+CPU_CASES = (Case(2, 70, 2, 20, 12), Case(1, 1, 2, 16, 16), Case(1, 133, 3, 17, 33, state=False))
+CUDA_CASES = (Case(2, 500, 4, 128, 128), Case(2, 500, 4, 96, 160), Case(1, 1, 2, 64, 64), Case(1, 77, 3, 20, 40, False))
+CPU_PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
+CUDA_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
+
+Results = dict[str, Tensor]  # `o`, `final_state`, `d q`, ..., `d initial_state`, by name
+Arguments = Mapping[str, Tensor | float | None]
+
+
+def verify(
+    document: Document,
+    module: ModuleType,
+    device: str | torch.device = "cpu",
+    *,
+    regimes: Sequence[str] = REGIMES,
+    cases: Sequence[Case] | None = None,
+    precisions: Sequence[str] | None = None,
+    modes: Sequence[str] = MODES,
+    invariants: bool = True,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Compare the op of `module` to the recurrence `document` states. Raises nothing for a wrong result: see Report."""
+    device = torch.device(device)
+    cuda = device.type == "cuda"
+    chosen = [PRECISIONS[p] for p in precisions or (CUDA_PRECISIONS if cuda else CPU_PRECISIONS)]
+    rows: list[Row] = []
+    for case in cases or (CUDA_CASES if cuda else CPU_CASES):
+        for regime in regimes:
+            progress(f"{document.name}: {regime}, {case}")
+            problem = draw(document, regime, case, seed)
+            expected = reference_results(document, problem, device)
+            for precision in chosen:
+                labels = (regime, str(case), precision.name)
+                for mode in modes:
+                    actual = op_results(document, module, problem, precision, device, mode)
+                    rows += compare(document, actual, expected, precision, (*labels, mode))
+                if invariants and regime in ("mild", "reset"):
+                    other = draw(document, "extreme", case, seed + 1)
+                    rows += _invariants(document, module, problem, other, expected, precision, device, labels)
+    return Report(document.name, str(device), tuple(rows))
+
+
+def reference_results(document: Document, problem: Problem, device: torch.device) -> Results:
+    """What the recurrence gives, and its gradients, in float64 on `device`."""
+
+    def op(arguments: Arguments, state: Tensor | None) -> tuple[tuple[Tensor, ...], Tensor]:
+        return run(document, arguments, state)
+
+    return _differentiate(document, op, problem, torch.float64, torch.float64, device)
+
+
+def op_results(
+    document: Document,
+    module: ModuleType,
+    problem: Problem,
+    precision: Precision,
+    device: torch.device,
+    mode: str = "auto",
+    parts: int = 1,
+) -> Results:
+    """What the op gives, and its gradients, for the problem cast to a precision; in `parts` calls one after another."""
+    function = getattr(module, document.name)
+    timed = {d.name for d in document.declarations if "t" in d.axes}
+
+    def op(arguments: Arguments, state: Tensor | None) -> tuple[tuple[Tensor, ...], Tensor]:
+        length = next(x.shape[1] for n, x in arguments.items() if n in timed and isinstance(x, Tensor))
+        bounds = [length * n // parts for n in range(parts + 1)]
+        outputs = []
+        for first, last in itertools.pairwise(bounds):
+            part = {n: x[:, first:last] if n in timed and isinstance(x, Tensor) else x for n, x in arguments.items()}
+            *out, state = function(**part, initial_state=state, output_final_state=True, states=mode)
+            outputs.append(out)
+        assert state is not None
+        return tuple(torch.cat(o, dim=1) for o in zip(*outputs, strict=True)), state
+
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = precision.tf32
+    try:
+        return _differentiate(document, op, problem, precision.dtype, state_dtype(precision), device)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def state_dtype(precision: Precision) -> torch.dtype:
+    return torch.float64 if precision.dtype == torch.float64 else torch.float32
+
+
+def _differentiate(
+    document: Document,
+    op: Callable[[Arguments, Tensor | None], tuple[tuple[Tensor, ...], Tensor]],
+    problem: Problem,
+    dtype: torch.dtype,
+    dtype_of_states: torch.dtype,
+    device: torch.device,
+) -> Results:
+    kinds = {d.name: d.kind for d in document.declarations}
+    arguments: dict[str, Tensor | float | None] = {
+        n: x.to(device, dtype) if isinstance(x, Tensor) else x for n, x in problem.arguments.items()
+    }
+    wanted = {n: x for n, x in arguments.items() if isinstance(x, Tensor) and kinds[n] in ("input", "parameter")}
+    state = problem.initial_state
+    if state is not None:
+        wanted["initial_state"] = state = state.to(device, dtype_of_states)
+    for x in wanted.values():
+        x.requires_grad_()
+    outputs, final = op(arguments, state)
+    roots, cotangents = list(outputs), [c.to(device, dtype) for c in problem.output_cotangents]
+    if problem.state_cotangent is not None:
+        roots.append(final)
+        cotangents.append(problem.state_cotangent.to(device, dtype_of_states))
+    gradients = torch.autograd.grad(roots, list(wanted.values()), cotangents, allow_unused=True)
+    results = dict(zip(output_names(document), (o.detach() for o in outputs), strict=True))
+    results["final_state"] = final.detach()
+    for (name, x), gradient in zip(wanted.items(), gradients, strict=True):
+        results[f"d {name}"] = torch.zeros_like(x) if gradient is None else gradient
+    return results
+
+
+def compare(
+    document: Document, actual: Results, expected: Results, precision: Precision, labels: tuple[str, str, str, str]
+) -> tuple[Row, ...]:
+    """One row for each tensor of `actual`; `labels` are the row's regime, case, precision and mode."""
+    layouts = {
+        f"d {d.name}": ("BT" if "t" in d.axes else "") + "H" + "D" * ("i" in d.axes or "j" in d.axes)
+        for d in document.declarations
+    }
+    layouts |= dict.fromkeys(output_names(document), "BTHD")
+    layouts |= {"final_state": "BHKV", "d initial_state": "BHKV"}
+    rows = []
+    for name, x in actual.items():
+        error, channel = errors(x, expected[name], layouts[name])
+        rows.append(Row(*labels, name, error, channel, *budgets(precision)))
+    return tuple(rows)
+
+
+def _invariants(
+    document: Document,
+    module: ModuleType,
+    problem: Problem,
+    other: Problem,
+    expected: Results,
+    precision: Precision,
+    device: torch.device,
+    labels: tuple[str, str, str],
+) -> list[Row]:
+    """Steps make a whole, two parts make a whole, and the later (that of `other`) changes nothing earlier, bitwise."""
+    steps = _steps(document, module, problem, precision, device)
+    rows = list(compare(document, steps, expected, precision, (*labels, "step")))
+    length = expected[output_names(document)[0]].shape[1]
+    if length < 2:
+        return rows
+    halves = op_results(document, module, problem, precision, device, parts=2)
+    rows += compare(document, halves, expected, precision, (*labels, "split"))
+    cut = length * 2 // 3
+    mixed = dict(problem.arguments)
+    for declaration in document.declarations:
+        if "t" in declaration.axes:
+            now, later = problem.arguments[declaration.name], other.arguments[declaration.name]
+            assert isinstance(now, Tensor) and isinstance(later, Tensor)
+            mixed[declaration.name] = torch.cat([now[:, :cut], later[:, cut:]], dim=1)
+    before = op_results(document, module, problem, precision, device)
+    after = op_results(document, module, replace(problem, arguments=mixed), precision, device)
+    for name in output_names(document):
+        difference = float((before[name][:, :cut].double() - after[name][:, :cut].double()).abs().max())
+        rows.append(Row(*labels, "causality", name, difference, difference, 0.0, 0.0))
+    return rows
+
+
+@torch.no_grad()
+def _steps(
+    document: Document, module: ModuleType, problem: Problem, precision: Precision, device: torch.device
+) -> Results:
+    """Outputs and final state of the `_step` function, one step after another."""
+    function = getattr(module, f"{document.name}_step")
+    given = {
+        n: x.to(device, precision.dtype) if isinstance(x, Tensor) else x
+        for n, x in problem.arguments.items()
+        if x is not None
+    }
+    timed = [d.name for d in document.declarations if "t" in d.axes]
+    outputs = []
+    state = problem.initial_state
+    if state is None:
+        case = problem.case
+        state = torch.zeros(case.B, case.H, case.K, case.V)
+    state = state.to(device, state_dtype(precision))
+    for t in range(problem.case.T):
+        now = {n: x[:, t] if n in timed and isinstance(x, Tensor) else x for n, x in given.items()}
+        *out, state = function(**now, state=state)
+        outputs.append(out)
+    results = dict(
+        zip(output_names(document), (torch.stack(o, dim=1) for o in zip(*outputs, strict=True)), strict=True)
+    )
+    return results | {"final_state": state}

@@ -1,0 +1,287 @@
+"""The table of a GPU: python tests/numerics/h200.py [--full]. Exits 1 if anything exceeds its tolerance.
+
+Every spec, forward and all gradients, against the float64 recurrence at B2 T500 H4 with K=V=128 and K=96 V=160, in
+every regime of gates and every precision: the worst relative RMS error over a tensor and over a channel. With --full
+also at full size: sampled heads against the recurrence, and times. One process a spec; those that are timed run alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+
+from glagen.ir.document import Document  # noqa: E402
+from glagen.reference import evaluate  # noqa: E402
+from glagen.regimes import REGIMES, Case, Problem, draw  # noqa: E402
+from glagen.tolerances import PRECISIONS  # noqa: E402
+from glagen.verify import CUDA_PRECISIONS, MODES, compare, op_results, reference_results, verify  # noqa: E402
+from tests.numerics.helpers import document_of, generated, spec_text  # noqa: E402
+
+TABLE_CASES = (Case(2, 500, 4, 128, 128), Case(2, 500, 4, 96, 160))
+FULL_CASES = (Case(4, 4096, 64, 128, 128), Case(1, 65536, 8, 128, 128))
+SAMPLED = 2  # heads looked at in full size
+DRAWN = 4  # heads drawn in full size; the others repeat them
+
+
+def main() -> int:
+    options = _options()
+    if options.part:
+        return _child(options)
+    names = options.specs or sorted(p.stem for p in (ROOT / "specs").glob("*.yaml"))
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; specs: {' '.join(names)}\n", flush=True)
+    results: dict[str, list] = {"table": _parallel("table", names, options)}
+    ok = _print_table(results["table"])
+    if options.full:
+        results["full"] = _parallel("full", names, options)
+        ok = _print_full(results["full"]) and ok
+        results["times"] = [x for name in names for x in _collect(_start("times", name, options))]
+        _print_times(results["times"])
+    if options.json:
+        Path(options.json).write_text(json.dumps(results, indent=1))
+    print("\nall within tolerance" if ok else "\nTOLERANCES EXCEEDED")
+    return 0 if ok else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--full", action="store_true", help="also full-size agreement and times")
+    parser.add_argument("--specs", nargs="*", help="names of specs; all unless given")
+    parser.add_argument("--regimes", nargs="*", default=list(REGIMES))
+    parser.add_argument("--precisions", nargs="*", default=list(CUDA_PRECISIONS))
+    parser.add_argument("--modes", nargs="*", default=list(MODES))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true", help="tiny extents: to try this script itself")
+    parser.add_argument("--json", help="write all numbers to this file")
+    parser.add_argument("--part", choices=("table", "full", "times"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _start(part: str, name: str, options: argparse.Namespace) -> subprocess.Popen:
+    command = [sys.executable, __file__, "--part", part, "--specs", name, "--device", options.device]
+    command += ["--regimes", *options.regimes, "--precisions", *options.precisions, "--modes", *options.modes]
+    command += ["--small"] * options.small
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _collect(process: subprocess.Popen) -> list:
+    out, err = process.communicate()
+    if process.returncode:
+        print(err[-3000:], file=sys.stderr)
+        return [{"spec": process.args[5], "crashed": err.strip().splitlines()[-1:]}]
+    return json.loads(out.splitlines()[-1])
+
+
+def _parallel(part: str, names: list[str], options: argparse.Namespace) -> list:
+    began = time.time()
+    processes = [_start(part, name, options) for name in names]
+    results = [x for process in processes for x in _collect(process)]
+    print(f"({part}: {time.time() - began:.0f} s)\n", flush=True)
+    return results
+
+
+def _child(options: argparse.Namespace) -> int:
+    name = options.specs[0]
+    torch.set_num_threads(2)
+    part = {"table": _table, "full": _full, "times": _times}[options.part]
+    print(json.dumps(part(document_of(spec_text(name)), generated(name), options)))
+    return 0
+
+
+def _table(document: Document, module, options: argparse.Namespace) -> list[dict]:
+    cases = [Case(2, 70, 2, 24, 40)] if options.small else TABLE_CASES
+    rows = []
+    for case in cases:
+        report = verify(
+            document,
+            module,
+            options.device,
+            cases=[case],
+            regimes=options.regimes,
+            precisions=options.precisions,
+            modes=options.modes,
+        )
+        rows += [{"spec": document.name, **row} for row in report.to_dict()["rows"]]
+    return rows
+
+
+def _print_table(rows: list[dict]) -> bool:
+    ok = _print_crashes(rows)
+    rows = [row for row in rows if "crashed" not in row]
+    print("Worst relative RMS error over a tensor / over a channel; `!` where a tolerance is exceeded\n")
+    precisions = list(dict.fromkeys(row["precision"] for row in rows))
+    heads = [f"{p} ({PRECISIONS[p].budget:.1e} / {5 * PRECISIONS[p].budget:.1e})" for p in precisions]
+    print(f"| spec | gates | {' | '.join(heads)} |\n|{'---|' * (2 + len(heads))}")
+    for spec, regime in dict.fromkeys((row["spec"], row["regime"]) for row in rows):
+        cells = []
+        for precision in precisions:
+            own = [r for r in rows if (r["spec"], r["regime"], r["precision"]) == (spec, regime, precision)]
+            over, channel = (max((float(r[key]) for r in own), key=_badness) for key in ("error", "channel"))
+            cells.append(f"{over:.1e} / {channel:.1e}{'' if all(r['ok'] for r in own) else ' !'}")
+        print(f"| {spec} | {regime} | {' | '.join(cells)} |")
+    bad = [row for row in rows if not row["ok"]]
+    print(f"\n{len(rows)} comparisons, {len(bad)} exceed their tolerance")
+    for row in bad[:60]:
+        print("  ", *(row[k] for k in ("spec", "regime", "case", "precision", "mode", "quantity", "error", "channel")))
+    print(flush=True)
+    return ok and bool(rows) and not bad
+
+
+def _badness(x: float) -> float:
+    return float("inf") if x != x else x
+
+
+def _full(document: Document, module, options: argparse.Namespace) -> list[dict]:
+    """Sampled heads of the op at full size, bf16, mild gates, against the recurrence."""
+    rows = []
+    for case in [Case(2, 300, 8, 16, 16)] if options.small else FULL_CASES:
+        problem = _large(document, case)
+        heads = torch.linspace(0, case.H - 1, SAMPLED).round().long()
+        actual = op_results(document, module, problem, PRECISIONS["bf16"], torch.device(options.device))
+        expected = reference_results(document, _heads(document, problem, heads), torch.device(options.device))
+        sampled = {n: _pick(x, heads.to(x.device), expected[n]) for n, x in actual.items()}
+        labels = ("mild", str(case), "bf16", "auto")
+        for row in compare(document, sampled, expected, PRECISIONS["bf16"], labels):
+            fields = {f: getattr(row, f) for f in ("case", "quantity", "error", "channel", "ok")}
+            rows.append({"spec": document.name, **fields})
+    return rows
+
+
+def _large(document: Document, case: Case) -> Problem:
+    """Arguments of full size, in which heads repeat; constants written out, for their defaults know all heads."""
+    few = draw(document, "mild", Case(case.B, case.T, DRAWN, case.K, case.V, case.state))
+    arguments = {}
+    for d in document.declarations:
+        x = few.arguments[d.name]
+        if d.kind == "constant" and x is None:
+            sizes = {"H": case.H, "K": case.K, "V": case.V, "T": case.T}
+            named = {n: torch.tensor(float(s)).double().reshape(1, 1, 1, 1) for n, s in sizes.items()}
+            named["h"] = torch.arange(case.H).double().reshape(1, -1, 1, 1)
+            x = evaluate(d.default, lambda r, named=named: named[r.name], sizes, torch.device("cpu"))
+            shape = [{"i": case.K, "j": case.V}[a] for a in d.axes]
+            arguments[d.name] = x.flatten().reshape(-1, *(1 for _ in shape)).expand(case.H, *shape).clone()
+        elif isinstance(x, torch.Tensor):
+            arguments[d.name] = _repeat(x, 2 if "t" in d.axes else 0, case.H)
+        else:
+            arguments[d.name] = x
+    state, cotangent = (None if x is None else _repeat(x, 1, case.H) for x in (few.initial_state, few.state_cotangent))
+    return Problem(case, arguments, state, tuple(_repeat(x, 2, case.H) for x in few.output_cotangents), cotangent)
+
+
+def _repeat(x: torch.Tensor, dimension: int, size: int) -> torch.Tensor:
+    counts = [1] * x.dim()
+    counts[dimension] = size // x.shape[dimension]
+    return x.repeat(counts)
+
+
+def _heads(document: Document, problem: Problem, heads: torch.Tensor) -> Problem:
+    case = problem.case
+    arguments = {}
+    for d in document.declarations:
+        x = problem.arguments[d.name]
+        arguments[d.name] = x.index_select(2 if "t" in d.axes else 0, heads) if isinstance(x, torch.Tensor) else x
+    states = (None if x is None else x[:, heads] for x in (problem.initial_state, problem.state_cotangent))
+    state, cotangent = states
+    outputs = tuple(x[:, :, heads] for x in problem.output_cotangents)
+    return Problem(Case(case.B, case.T, len(heads), case.K, case.V), arguments, state, outputs, cotangent)
+
+
+def _pick(x: torch.Tensor, heads: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The sampled heads of x, whose head axis is the one where it differs from `like`."""
+    for dimension, (a, b) in enumerate(zip(x.shape, like.shape, strict=True)):
+        if a != b:
+            return x.index_select(dimension, heads)
+    return x
+
+
+def _print_full(rows: list[dict]) -> bool:
+    ok = _print_crashes(rows)
+    rows = [row for row in rows if "crashed" not in row]
+    print(f"Full size, bf16, mild gates: {SAMPLED} heads against the recurrence\n")
+    print("| spec | extents | worst tensor | worst channel | |\n|---|---|---|---|---|")
+    for spec, case in dict.fromkeys((row["spec"], row["case"]) for row in rows):
+        own = [row for row in rows if (row["spec"], row["case"]) == (spec, case)]
+        over, channel = (max(own, key=lambda r, k=key: _badness(r[k])) for key in ("error", "channel"))
+        fine = all(row["ok"] for row in own)
+        ok = ok and fine
+        print(
+            f"| {spec} | {case} | {over['error']:.1e} ({over['quantity']}) | "
+            f"{channel['channel']:.1e} ({channel['quantity']}) | {'ok' if fine else '!'} |"
+        )
+    print(flush=True)
+    return ok
+
+
+def _times(document: Document, module, options: argparse.Namespace) -> list[dict]:
+    """Milliseconds of a forward and of a forward with backward, no states in or out: median of 20 after warm-up."""
+    rows = []
+    function = getattr(module, document.name)
+    for case in [Case(2, 300, 8, 16, 16)] if options.small else FULL_CASES:
+        problem = _large(document, case)
+        arguments = {
+            n: x.to(options.device, torch.bfloat16) if isinstance(x, torch.Tensor) else x
+            for n, x in problem.arguments.items()
+        }
+        kinds = {d.name: d.kind for d in document.declarations}
+        leaves = [x for n, x in arguments.items() if isinstance(x, torch.Tensor) and kinds[n] != "constant"]
+        cotangents = [x.to(options.device, torch.bfloat16) for x in problem.output_cotangents]
+        for mode in options.modes:
+
+            def forward(mode=mode, arguments=arguments):
+                return function(**arguments, states=mode)[:-1]
+
+            def both(forward=forward, leaves=leaves, cotangents=cotangents):
+                return torch.autograd.grad(forward(), leaves, cotangents)
+
+            with torch.no_grad():
+                once = _median(forward)
+            for x in leaves:
+                x.requires_grad_()
+            row = {"spec": document.name, "case": str(case), "mode": mode, "forward": once, "both": _median(both)}
+            rows.append(row)
+            for x in leaves:
+                x.requires_grad_(False)
+    return rows
+
+
+def _median(function, repeats: int = 20) -> float:
+    for _ in range(5):
+        function()
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        function()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return sorted(times)[repeats // 2]
+
+
+def _print_times(rows: list[dict]) -> None:
+    _print_crashes(rows)
+    print("Times in ms, bf16, mild gates: median of 20\n")
+    print("| spec | extents | states | forward | forward and backward |\n|---|---|---|---|---|")
+    for row in rows:
+        if "crashed" not in row:
+            print(f"| {row['spec']} | {row['case']} | {row['mode']} | {row['forward']:.3f} | {row['both']:.3f} |")
+    print(flush=True)
+
+
+def _print_crashes(rows: list[dict]) -> bool:
+    crashed = [row for row in rows if "crashed" in row]
+    for row in crashed:
+        print(f"CRASHED: {row['spec']}: {' '.join(row['crashed'])}")
+    return not crashed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""What the numerical tests share: parsing, compiling and importing specs, and running ops on the CPU."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from glagen.errors import Source
+from glagen.ir.document import Document
+from glagen.ir.schedule import Options
+from glagen.parse import parse
+
+ROOT = Path(__file__).parents[2]
+SPECS = sorted((ROOT / "specs").glob("*.yaml"))
+CPU = torch.device("cpu")
+
+
+def document_of(text: str) -> Document:
+    return parse(Source("test.yaml", text))
+
+
+def spec_text(name: str) -> str:
+    return (ROOT / "specs" / f"{name}.yaml").read_text()
+
+
+def generated(name: str) -> ModuleType:
+    """The committed module of a spec."""
+    return import_file(ROOT / "generated" / f"{name}.py")
+
+
+@functools.lru_cache(maxsize=64)
+def compiled(text: str, cover: str = "auto") -> ModuleType:
+    """The module that a spec compiles to; from a file, for Triton reads the source of its kernels."""
+    from glagen.pipeline import compile_spec
+
+    module = compile_spec(Source("test.yaml", text), options=Options(cover=cover))
+    digest = hashlib.sha256(module.encode()).hexdigest()[:16]
+    path = Path(_folder()) / f"op_{digest}.py"
+    path.write_text(module)
+    return import_file(path)
+
+
+@functools.cache
+def _folder() -> str:
+    return tempfile.mkdtemp(prefix="glagen-tests-")
+
+
+def import_file(path: Path) -> ModuleType:
+    description = importlib.util.spec_from_file_location(path.stem, path)
+    assert description is not None and description.loader is not None
+    module = importlib.util.module_from_spec(description)
+    description.loader.exec_module(module)
+    return module
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + sum(shape)))
+
+
+def close(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float = 1e-10) -> None:
+    """Asserts that all of `actual` is finite and near its like in `expected`, relative to the RMS (at least 1e-9)."""
+    for name, x in actual.items():
+        assert x.isfinite().all(), f"{name} is not finite"
+        scale = expected[name].double().square().mean().sqrt().clamp(min=1e-9)
+        error = (x.double() - expected[name].double()).square().mean().sqrt() / scale
+        assert error <= tolerance, f"{name}: relative error {float(error):.1e}, allowed {tolerance:.0e}"

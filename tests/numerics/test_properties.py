@@ -1,0 +1,184 @@
+"""Any spec of the class, any extents, any regime of gates: the op is the recurrence. On the PyTorch twin."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glagen.reference import output_names
+from glagen.regimes import Case, draw
+from glagen.tolerances import PRECISIONS
+from glagen.verify import MODES, compare, op_results, reference_results, verify
+from tests import strategies
+from tests.numerics.helpers import CPU, SPECS, close, compiled, document_of, generated, randn, spec_text
+
+FP64 = PRECISIONS["fp64"]
+arguments = (strategies.specs(), strategies.cases(), strategies.regimes, strategies.seeds)
+
+
+def failures(rows) -> list[str]:
+    return [f"{row.mode}: {row.quantity} errs {row.error:.1e}, {row.channel:.1e}" for row in rows if not row.ok]
+
+
+@given(*arguments)
+def test_the_op_is_the_recurrence(text, case, regime, seed):
+    document, module = document_of(text), compiled(text)
+    problem = draw(document, regime, case, seed)
+    expected = reference_results(document, problem, CPU)
+    rows = []
+    for mode in MODES:
+        actual = op_results(document, module, problem, FP64, CPU, mode)
+        rows += compare(document, actual, expected, FP64, (regime, str(case), "fp64", mode))
+    assert not failures(rows)
+
+
+@settings(max_examples=15)
+@given(*arguments)
+def test_steps_parts_and_causality(text, case, regime, seed):
+    report = verify(
+        document_of(text), compiled(text), regimes=["mild", "reset"], cases=[case], precisions=["fp64"], seed=seed
+    )
+    assert not failures(report.rows)
+
+
+@settings(max_examples=15)
+@given(*arguments)
+def test_the_chunk_size_changes_nothing(text, case, regime, seed):
+    document = document_of(text)
+    problem = draw(document, regime, case, seed)
+    results = []
+    for chunk in (16, 64):
+        sized = re.sub(r"^(chunk|subchunk): .*$", "", text, flags=re.MULTILINE) + f"chunk: {chunk}\n"
+        results.append(op_results(document, compiled(sized), problem, FP64, CPU))
+    rows = compare(document, results[0], results[1], FP64, (regime, str(case), "fp64", "chunks of 16 and 64"))
+    assert not failures(rows)
+
+
+@settings(max_examples=15)
+@given(*arguments, st.sampled_from(("subchunk", "bisect")))
+def test_the_cover_changes_nothing(text, case, regime, seed, cover):
+    document = document_of(text)
+    problem = draw(document, regime, case, seed)
+    results = [op_results(document, compiled(text, c), problem, FP64, CPU) for c in ("auto", cover)]
+    assert not failures(compare(document, results[1], results[0], FP64, (regime, str(case), "fp64", cover)))
+
+
+@settings(max_examples=15)
+@given(*arguments)
+def test_an_omitted_state_is_zero(text, case, regime, seed):
+    document, module = document_of(text), compiled(text)
+    problem = draw(document, regime, Case(case.B, case.T, case.H, case.K, case.V, state=False), seed)
+    op = module.op
+    state = torch.zeros(case.B, case.H, case.K, case.V, dtype=torch.float64)
+    *omitted, final = op(**problem.arguments)
+    *given_, _ = op(**problem.arguments, initial_state=state)
+    assert final is None
+    assert all(torch.equal(x, y) for x, y in zip(omitted, given_, strict=True))
+
+
+@pytest.mark.parametrize("name", ["gla", "gla_v", "gla_kv", "simple_gla"])
+def test_gates_of_zero_are_linear_attention(name):
+    case = Case(2, 90, 2, 20, 12)
+    document = document_of(spec_text(name))
+    problem = draw(document, "zero", case)
+    plain_document = document_of(spec_text("linear_attn"))
+    plain = {d.name: problem.arguments[d.name] for d in plain_document.declarations}
+    gated = op_results(document, generated(name), problem, FP64, CPU)
+    (o,), final = _outputs(generated("linear_attn").linear_attn(**plain, **_state(problem)))
+    close({"o": gated["o"], "final_state": gated["final_state"]}, {"o": o, "final_state": final}, 1e-13)
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
+def test_committed_modules_pass_verification(path):
+    report = verify(
+        document_of(path.read_text()), generated(path.stem), precisions=["fp64", "fp32"], cases=[Case(2, 70, 2, 20, 12)]
+    )
+    assert not failures(report.rows)
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
+def test_half_precision_on_the_cpu(path):
+    report = verify(
+        document_of(path.read_text()),
+        generated(path.stem),
+        precisions=["bf16", "fp16"],
+        cases=[Case(1, 100, 2, 32, 48)],
+        regimes=["mild", "strong", "reset"],
+        invariants=False,
+    )
+    assert not failures(report.rows)
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
+def test_nothing_depends_on_what_the_batch_or_the_other_heads_hold(path):
+    document, module = document_of(path.read_text()), generated(path.stem)
+    problem = draw(document, "unit", Case(2, 40, 2, 8, 8))
+    op = getattr(module, document.name)
+    whole = op(**problem.arguments, **_state(problem))
+    timed = {d.name for d in document.declarations if "t" in d.axes}
+    single = {
+        n: (x[1:, :, 1:] if n in timed else x[1:]) if isinstance(x, torch.Tensor) else x
+        for n, x in problem.arguments.items()
+    }
+    part = op(**single, initial_state=problem.initial_state[1:, 1:], output_final_state=True)
+    for x, y in zip(part[:-1], whole[:-1], strict=True):
+        close({"o": x}, {"o": y[1:, :, 1:]}, 1e-13)
+    close({"state": part[-1]}, {"state": whole[-1][1:, 1:]}, 1e-13)
+
+
+def test_strides_carry_no_meaning():
+    """Views that are not contiguous, as projections split into heads give them."""
+    document, module = document_of(spec_text("gla")), generated("gla")
+    problem = draw(document, "mild", Case(2, 50, 2, 12, 20))
+    strided = {n: x if x is None else x.transpose(1, 2).contiguous().transpose(1, 2) for n, x in _tensors(problem)}
+    (o,), final = _outputs(module.gla(**problem.arguments, **_state(problem)))
+    (p,), last = _outputs(module.gla(**(problem.arguments | strided), **_state(problem)))
+    assert torch.equal(o, p) and torch.equal(final, last)
+
+
+def test_the_final_state_alone_has_gradients():
+    document, module = document_of(spec_text("gla")), generated("gla")
+    problem = draw(document, "mild", Case(1, 40, 2, 8, 8))
+    leaves = {n: x.clone().requires_grad_() for n, x in _tensors(problem)}
+    *_, final = module.gla(**leaves, initial_state=problem.initial_state, output_final_state=True)
+    cotangent = randn(*final.shape)
+    got = torch.autograd.grad(final, list(leaves.values()), cotangent, allow_unused=True)
+    from glagen.reference import run
+
+    _, expected = run(document, leaves, problem.initial_state)
+    want = torch.autograd.grad(expected, list(leaves.values()), cotangent, allow_unused=True)
+    for name, x, y in zip(leaves, got, want, strict=True):
+        zero = torch.zeros_like(leaves[name])
+        close({name: zero if x is None else x}, {name: zero if y is None else y})
+
+
+def _tensors(problem):
+    return [(n, x) for n, x in problem.arguments.items() if isinstance(x, torch.Tensor)]
+
+
+def _state(problem):
+    return {"initial_state": problem.initial_state, "output_final_state": True}
+
+
+def _outputs(results):
+    *outputs, final = results
+    return tuple(outputs), final
+
+
+def test_outputs_come_in_the_order_of_equations():
+    text = """
+name: op
+inputs: {q: [t, i], k: [t, i], v: [t, j]}
+state: S[i, j]
+equations:
+  - p[t,j] = sum(i, k[t,i] * S[t-1,i,j])
+  - S[t,i,j] = S[t-1,i,j] + k[t,i] * v[t,j]
+  - o[t,j] = sum(i, q[t,i] * S[t,i,j])
+"""
+    assert output_names(document_of(text)) == ("p", "o")
+    report = verify(document_of(text), compiled(text), regimes=["mild"], precisions=["fp64"])
+    assert not failures(report.rows)

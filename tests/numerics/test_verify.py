@@ -1,0 +1,210 @@
+"""Verification must pass what is right and notice what is wrong; arguments must be in the regime that they claim."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import ModuleType, SimpleNamespace
+from typing import cast
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from glagen.reference import output_names
+from glagen.regimes import REGIMES, Case, draw, gate_factors, on_grid
+from glagen.tolerances import PRECISIONS, errors
+from glagen.verify import reference_results, verify
+from tests import strategies
+from tests.numerics.helpers import CPU, document_of, randn
+
+GLA = """
+name: op
+inputs:
+  q: [t, i]
+  k: [t, i]
+  v: [t, j]
+  g: {axes: [t, i], domain: "[-inf, 0]"}
+state: S[i, j]
+equations:
+  - S[t,i,j] = exp(g[t,i]) * S[t-1,i,j] + k[t,i] * v[t,j]
+  - o[t,j] = sum(i, q[t,i] * S[t,i,j])
+"""
+SMALL = Case(1, 9, 2, 5, 4)
+
+
+def module(read=lambda o, t: o, decay=torch.exp, rest=lambda state: state) -> ModuleType:
+    """GLA written by hand, in float32 at least; the arguments are faults to plant."""
+
+    def op_step(q, k, v, g, state, t=0):
+        wide = [x.to(state.dtype) for x in (q, k, v, g)]
+        state = decay(wide[3])[..., None] * state + wide[1][..., None] * wide[2][..., None, :]
+        return read(torch.einsum("bhi,bhij->bhj", wide[0], state), t).to(q.dtype), state
+
+    def op(q, k, v, g, initial_state=None, output_final_state=False, states="auto"):
+        b, length, h, width = q.shape
+        state = initial_state
+        if state is None:
+            dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+            state = torch.zeros(b, h, width, v.shape[-1], dtype=dtype)
+        outputs = []
+        for t in range(length):
+            o, state = op_step(*(x[:, t] for x in (q, k, v, g)), state, t)
+            outputs.append(o)
+        return torch.stack(outputs, dim=1), rest(state)
+
+    return cast(ModuleType, SimpleNamespace(op=op, op_step=op_step))
+
+
+def run_verify(faulty: ModuleType, **options):
+    return verify(document_of(GLA), faulty, cases=[SMALL], **{"precisions": ["fp64", "bf16"], **options})
+
+
+def test_what_is_right_passes():
+    report = run_verify(module(), precisions=["fp64", "fp32", "bf16", "fp16"])
+    assert report.ok and not report.failures
+    assert {row.regime for row in report.rows} == set(REGIMES)
+    assert {row.mode for row in report.rows} == {"saved", "recomputed", "step", "split", "causality"}
+    assert {"o", "final_state", "d q", "d k", "d v", "d g", "d initial_state"} == {row.quantity for row in report.rows}
+    assert json.loads(json.dumps(report.to_dict()))["ok"] is True
+
+
+class Shy(torch.autograd.Function):
+    """exp with a slope that is wrong by a part in a thousand."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.exp())
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0] * 1.001
+
+
+FAULTS = {
+    "a sign": (module(read=lambda o, t: -o), {"o", "d q"}),
+    "a step": (module(read=lambda o, t: o * (1 if t != 8 else 1.01)), {"o"}),
+    "the slope of the gate": (module(decay=Shy.apply), {"d g"}),
+    "the gradient of the gate": (module(decay=lambda g: g.detach().exp()), {"d g"}),
+    "the gradient of the final state": (module(rest=lambda state: state.detach() + 0 * state), {"d k", "d v"}),
+    "NaN where a gate is -inf": (module(decay=lambda g: torch.exp(g) + 0 * g), {"o", "d g"}),
+    "one channel of the output": (module(read=lambda o, t: o * torch.tensor([1, 1, 1, 1.1])), {"o"}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_wrong_fails(fault):
+    faulty, quantities = FAULTS[fault]
+    report = run_verify(faulty)
+    assert not report.ok
+    assert quantities <= {row.quantity for row in report.failures}
+    assert not report.to_dict()["ok"]
+
+
+def test_looking_ahead_fails_however_little():
+    right = module()
+
+    def op(q, k, v, g, **options):
+        return right.op(q, k, v + 1e-12 * v.sum(1, keepdim=True), g, **options)
+
+    report = run_verify(cast(ModuleType, SimpleNamespace(op=op, op_step=right.op_step)), precisions=["fp64"])
+    assert {row.mode for row in report.failures} == {"causality"}
+
+
+def test_a_closed_channel_cannot_hide_behind_an_open_one():
+    expected = randn(1, 2000, 1, 8) * torch.tensor([1, 1, 1, 1, 1, 1, 1, 0.01])
+    x = expected.clone()
+    x[..., 7] *= 1.1
+    over, channel = errors(x, expected, "BTHD")
+    assert over < 1e-3 and channel > 0.09
+
+
+@pytest.mark.parametrize("axis", [2, 3])
+def test_a_state_has_channels_both_ways(axis):
+    expected = randn(4, 1, 20, 20).movedim(axis, -1)
+    expected = (expected * torch.tensor([1.0] * 19 + [0.05])).movedim(-1, axis)
+    x = expected.clone()
+    x.movedim(axis, -1)[..., 19] *= 1.1
+    over, channel = errors(x, expected, "BHKV")
+    assert over < 3e-3 and channel > 0.05
+
+
+def test_zero_is_met_and_missed():
+    zero = torch.zeros(1, 3, 1, 2)
+    assert errors(zero, zero, "BTHD") == (0.0, 0.0)
+    assert errors(zero + 1e-3, zero, "BTHD")[0] > 1
+    assert math.isnan(errors(zero * math.nan, zero, "BTHD")[0])
+    assert math.isnan(errors(zero[:, :2], zero, "BTHD")[0])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_nan_and_infinity_never_pass(precision):
+    expected = randn(1, 3, 1, 2)
+    for bad in (math.nan, math.inf):
+        x = expected.clone()
+        x[0, 0, 0, 0] = bad
+        over, channel = errors(x, expected, "BTHD")
+        assert not over <= PRECISIONS[precision].budget and not channel <= PRECISIONS[precision].budget
+
+
+def test_the_grid_is_common_to_all_precisions():
+    x = torch.cat([randn(1000) * s for s in (1, 1e-3, 1e-6, 1e3)] + [torch.tensor([0.0, -math.inf, 1e9])])
+    grid = on_grid(x)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        assert torch.equal(grid.to(dtype).double(), grid)
+    assert (grid - x)[:1000].abs().max() < 2.0**-7
+
+
+GATES = {
+    "log": ('g: {axes: [t, i], domain: "[-inf, 0]"}', "exp(g[t,i])", lambda g: g),
+    "bounded": ('g: {axes: [t, i], domain: "[-2, 0)"}', "exp(g[t,i])", lambda g: g),
+    "linear": ('g: {axes: [t, i], domain: "(0, 1]"}', "g[t,i]", torch.log),
+    "logit": ("g: [t, i]", "sigmoid(g[t,i]) ** (1/16)", lambda g: torch.nn.functional.logsigmoid(g) / 16),
+    "falling": ("g: [t, i]", "exp(-softplus(g[t,i]))", lambda g: torch.nn.functional.logsigmoid(-g)),
+    "double": ('g: {axes: [t, i], domain: "[-8, 8]"}', "exp(-exp(g[t,i]))", lambda g: -g.exp()),
+}
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("kind", GATES)
+def test_gates_are_in_the_regime(kind, regime):
+    declaration, factor, log = GATES[kind]
+    text = GLA.replace('g: {axes: [t, i], domain: "[-inf, 0]"}', declaration).replace("exp(g[t,i])", factor)
+    document = document_of(text)
+    x = draw(document, regime, Case(2, 100, 2, 8, 8)).arguments["g"]
+    domain = document.declarations[3].domain
+    assert domain is None or all(value in domain for value in x.flatten().tolist())
+    logs = log(x).flatten()
+    closed = (logs < -9).double().mean() if kind != "bounded" else (logs < -1.9).double().mean()
+    middle = float(logs.median())
+    match regime:
+        case "zero":
+            assert logs.min() >= (-0.01 if kind == "bounded" else -1e-3)
+        case "mild":
+            assert -0.06 < middle < -0.03
+        case "unit":
+            assert -0.8 < middle < -0.6
+        case "strong":
+            assert -2.8 < middle < (-1.9 if kind == "bounded" else -2.2)
+        case _:
+            assert 0.01 < closed < 0.04 and -0.06 < middle < -0.03
+
+
+def test_gates_are_found_through_intermediate_names():
+    text = GLA.replace("  - S[t,i,j] = exp(g[t,i])", "  - a[t,i] = exp(g[t,i])\n  - S[t,i,j] = a[t,i]")
+    assert gate_factors(document_of(text)) == gate_factors(document_of(GLA)) != ()
+
+
+@settings(max_examples=25)
+@given(strategies.specs(), strategies.cases(), strategies.regimes, strategies.seeds)
+def test_the_reference_is_finite_in_every_regime_of_every_spec(text, case, regime, seed):
+    document = document_of(text)
+    problem = draw(document, regime, case, seed)
+    results = reference_results(document, problem, CPU)
+    assert all(x.isfinite().all() for x in results.values())
+    for declaration in document.declarations:
+        x = problem.arguments[declaration.name]
+        if declaration.domain is not None and isinstance(x, torch.Tensor):
+            assert all(value in declaration.domain for value in x.flatten().tolist())
+    assert results[output_names(document)[0]].shape == (case.B, case.T, case.H, case.V)
