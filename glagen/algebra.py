@@ -40,7 +40,7 @@ def stable(expr: Expr) -> Expr:
 
 def _stable_node(node: Apply) -> Expr:
     match node:
-        case Apply(function="sub", args=(Number(value=one), Apply(function="sigmoid", args=(x,)))) if one == 1:
+        case Apply(function="sub", args=(one, Apply(function="sigmoid", args=(x,)))) if one == ONE:
             return stable(apply("sigmoid", negated(x)))
         case Apply(function="log", args=(Apply(function="exp", args=(x,)),)):
             return x
@@ -55,9 +55,9 @@ def _stable_node(node: Apply) -> Expr:
         case Apply(function="log", args=(Apply(function="pow", args=(x, Number(value=p))),)) if p.denominator > 1:
             return apply("mul", Number(p), stable(apply("log", x)))
         case Apply(function="log", args=(Apply(function="add", args=(x, y)),)):
-            for one, other in ((x, y), (y, x)):
-                if one == ONE and isinstance(other, Apply) and other.function == "exp":
-                    return apply("softplus", other.args[0])
+            for left, right in ((x, y), (y, x)):
+                if left == ONE and isinstance(right, Apply) and right.function == "exp":
+                    return apply("softplus", right.args[0])
             return node
         case _:
             return node
@@ -144,16 +144,16 @@ _positive = _function("positive", lambda n, x: sympy.Integer(0))
 _sign = _function("sign", lambda n, x: sympy.Integer(0))
 _unclamped = _function("unclamped", lambda n, x: sympy.Integer(0))
 _clamp = _function("clamp", lambda n, x: _unclamped(x))
-_sigmoid = _function("sigmoid", lambda n, x: _sigmoid(x) * _sigmoid(-x))
+_sigmoid: Any = _function("sigmoid", lambda n, x: _sigmoid(x) * _sigmoid(-x))
 _logsigmoid = _function("logsigmoid", lambda n, x: _sigmoid(-x))
 _softplus = _function("softplus", lambda n, x: _sigmoid(x))
-_tanh = _function("tanh", lambda n, x: 1 - _tanh(x) ** 2)
+_tanh: Any = _function("tanh", lambda n, x: 1 - _tanh(x) ** 2)
 _relu = _function("relu", lambda n, x: _positive(x))
 _elu = _function("elu", lambda n, x: sympy.exp(_min(x, 0)))
 _silu = _function("silu", lambda n, x: _sigmoid(x) * (1 + x * _sigmoid(-x)))
 _abs = _function("abs", lambda n, x: _sign(x))
-_max = _function("max", lambda n, x, y: _step(x - y) if n == 1 else _step(y - x))
-_min = _function("min", lambda n, x, y: _step(y - x) if n == 1 else _step(x - y))
+_max: Any = _function("max", lambda n, x, y: _step(x - y) if n == 1 else _step(y - x))
+_min: Any = _function("min", lambda n, x, y: _step(y - x) if n == 1 else _step(x - y))
 
 _TO_SYMPY: dict[str, Any] = {
     "add": lambda x, y: x + y,
@@ -203,6 +203,8 @@ class _Names:
         match value:
             case sympy.Rational():
                 return number(Fraction(int(value.p), int(value.q)))
+            case sympy.E:
+                return apply("exp", ONE)
             case sympy.Symbol():
                 return self._origin[value]
             case sympy.Add():

@@ -64,9 +64,7 @@ class SpecError(Exception):
 
     def __init__(self, source: Source, diagnostics: list[Diagnostic]) -> None:
         self.source = source
-        self.diagnostics = tuple(
-            sorted(diagnostics, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0))
-        )
+        self.diagnostics = tuple(sorted(diagnostics, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0)))
         super().__init__(self.render())
 
     def render(self) -> str:

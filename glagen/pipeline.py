@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from glagen.check import check
 from glagen.derive import derive
-from glagen.emit import emit
+from glagen.emit import checksum, emit
 from glagen.errors import Source
 from glagen.ir.document import Document
 from glagen.ir.schedule import Options, Schedule
@@ -16,14 +14,9 @@ from glagen.schedule import schedule
 
 def compile_spec(source: Source, options: Options | None = None) -> str:
     """A spec's text to the text of its module. Raises SpecError with every fault of the spec."""
-    return emit(plan(parse(source), options or Options()), digest(source))
+    return emit(plan(parse(source), options or Options()), checksum(source.text))
 
 
 def plan(document: Document, options: Options) -> Schedule:
     """A parsed spec to its schedule: what `compile_spec` emits and `explain` explains."""
     return schedule(derive(check(document)), options)
-
-
-def digest(source: Source) -> str:
-    """Of the spec's text alone: the path plays no part."""
-    return hashlib.sha256(source.text.encode()).hexdigest()[:16]

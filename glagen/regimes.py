@@ -5,9 +5,9 @@ A regime says what the log gates are like. It is applied to whatever the spec ca
 * an input with a domain of numbers <= 0 is a log gate and takes the values themselves, clipped to its domain;
 * one with a domain within [0, 1] is a linear gate and takes their exponentials, clipped to its domain and to at
   least 2^-14, the smallest normal number of float16;
-* any other (a logit, a time step) takes the numbers at which the product of the factors of S[t-1] has that logarithm,
-  looked up in a table of that product over [-1e4, 1e4]. "Zero" is -1e-4 there: nearer to 1, an equation as it is
-  written (1 - sigmoid(x)) has no digits left in float64;
+* any other (a logit, a time step) takes the numbers at which the product of its factors of S[t-1] has that logarithm,
+  relative to its largest, looked up in a table over [-1e4, 1e4]. "Zero" is -2^-7 there: nearer to 1, what equations may
+  make of a gate (1 - sigmoid(x) ** p) has too few digits in float32, however it is computed;
 * constants keep their defaults in `mild`, and are gates like the others in all other regimes; scalars keep theirs.
 
 What feeds a gate is read off the equation of the state: the factors of S[t-1]. Everything else is standard normal, or
@@ -32,6 +32,7 @@ REGIMES = ("zero", "mild", "unit", "strong", "extreme", "reset")
 SHARE = 0.02  # of the gates that `extreme` and `reset` close: half of them single channels, half whole steps
 LARGEST = 1e4  # for a logit: as good as infinite, and within float16
 SMALLEST = 2.0**-14
+OPEN = -(2.0**-7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +114,25 @@ def _factors(expr: Expr, states: set[str]) -> list[Expr]:
 
     match expr:
         case Apply(function="mul", args=(x, y)):
-            return [*_factors(x, states), y] if holds(x) else [*_factors(y, states), x] if holds(y) else []
+            if not holds(expr):
+                return []
+            first, second = (_factors(a, states) if holds(a) else _single(a) for a in (x, y))
+            return first + second
         case Apply(function="div", args=(x, y)):
             return [*_factors(x, states), Apply("div", (number(1), y))] if holds(x) else []
         case Apply(function="add" | "sub" | "neg", args=args):
             return [f for a in args for f in _factors(a, states)]
         case _:
             return []
+
+
+def _single(expr: Expr) -> list[Expr]:
+    """The factors of a product."""
+    match expr:
+        case Apply(function="mul", args=args):
+            return [f for a in args for f in _single(a)]
+        case _:
+            return [expr]
 
 
 def _role(declaration: Declaration) -> str:
@@ -188,10 +201,11 @@ def _gate(
             value = evaluate(factor, value_of, {"K": 1, "V": 1}, torch.device("cpu"))
             product = product + value.log().reshape(-1)
     product = product.nan_to_num(0.0, neginf=-LARGEST).clamp(min=-LARGEST)
-    if float(product.max() - product.min()) < 1e-6:
+    product = product - product.max()  # what the other gates at their typical value contribute
+    if float(product.min()) > -1e-6:
         return _plain(declaration, tuple(logs.shape), generator)
     order = product.argsort()
-    wanted = logs.clamp(-LARGEST, -1e-4)
+    wanted = logs.clamp(-LARGEST, OPEN)
     place = torch.searchsorted(product[order].contiguous(), wanted).clamp(max=len(order) - 1)
     return grid[order][place]
 

@@ -81,7 +81,7 @@ CHANNEL_FACTOR = 5.0  # a channel is a thousandth of the numbers, and the worst 
 CHANNEL_FLOOR = 1e-3
 
 # Arguments are of order one, so a tensor whose RMS is below this is one that gates have all but closed, or whose terms
-# cancel (the gradient of the only step's gate is zero); it counts as having this RMS. It is where float16 begins to lose
+# cancel (the gradient of the only step's gate is zero); it counts as having this RMS. There float16 begins to lose
 # bits (6e-5 keeps 11 of them, 6e-8 none), and below anything that matters to a model.
 ZERO = 1e-4
 

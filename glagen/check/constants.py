@@ -1,4 +1,4 @@
-"""Constants: arithmetic between numbers done exactly, and a bound on what it can grow to."""
+"""Constants and sizes: exact arithmetic between numbers, and bounds on what algebra can make of an expression."""
 
 from __future__ import annotations
 
@@ -85,6 +85,23 @@ def terms_when_expanded(expr: Expr) -> int:
             return terms_when_expanded(x) ** min(1 + int(abs(n)), MAX_EXPONENT)
         case Apply(args=args):
             return max(terms_when_expanded(arg) for arg in args)
+        case _:
+            raise InternalError(f"unknown expression {expr!r}")
+
+
+def degree(expr: Expr) -> int:
+    """How high the powers in a folded expression, or in an argument in it, can be once multiplied out; a bound."""
+    match expr:
+        case Number():
+            return 0
+        case Ref() | Sum():
+            return 1
+        case Apply(function="mul" | "div", args=(x, y)):
+            return degree(x) + degree(y)
+        case Apply(function="pow", args=(x, Number(value=n))):
+            return degree(x) * max(abs(n.numerator), n.denominator)
+        case Apply(args=args):
+            return max(1, *(degree(arg) for arg in args))
         case _:
             raise InternalError(f"unknown expression {expr!r}")
 

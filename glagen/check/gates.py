@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 from glagen import algebra
 from glagen.check.axes import free_axes
-from glagen.check.constants import terms_when_expanded
+from glagen.check.constants import degree, terms_when_expanded
 from glagen.check.domains import Domains, interval_of
-from glagen.check.linearity import MAX_TERMS, Fault, Term, add, product
+from glagen.check.linearity import Fault, Term, add, product
 from glagen.check.report import shown
 from glagen.errors import Span
 from glagen.ir.document import AXES
 from glagen.ir.expr import Apply, Expr, Number, Ref, refs, walk
 from glagen.ir.interval import Interval
 from glagen.ir.recurrence import SIDE_AXES, Gate
+
+MAX_WORK = 64  # terms times degree: factoring takes time without bound, and at this size less than a second
 
 # What a declaration may promise so that a gate decays, in the order in which it is suggested.
 _LOG_GATE = Interval(-float("inf"), 0)
@@ -29,13 +31,15 @@ def find_gates(kept: tuple[Term, ...], domains: Domains, fault: Fault) -> tuple[
     Requires: at least one term. Ensures: each gate's log is at most 0; gates come in order of SIDES. What is not so
     is reported, and the result then means nothing.
     """
-    factors = kept[0].factors if len(kept) == 1 else (add(tuple(product(term.factors) for term in kept)),)
+    factors = kept[0].factors if len(kept) == 1 else _factored(kept)
     decay = _Decay(factors, kept[0].span, domains, fault)
     if not decay.positive(factors):
         return ()
-    if terms_when_expanded(product(factors)) > MAX_TERMS:
-        fault(f"this gate multiplies out to more than {MAX_TERMS} terms", kept[0].span, "compute it outside the op")
-        return ()
+    for factor in factors:
+        if not _is_whole(factor) and terms_when_expanded(factor) * degree(factor) > MAX_WORK:
+            message = "this gate multiplies out to too many terms"
+            fault(message, factor.span or kept[0].span, "compute it outside the op and pass its logarithm")
+            return ()
     return decay.gates()
 
 
@@ -85,6 +89,7 @@ class _Decay:
                 sides[side].append(term)
         if mixed:
             return ()
+        self.share_constants(sides)
         gates = tuple(self.gate(side, add(tuple(terms))) for side, terms in sides.items() if terms)
         for gate in gates:
             if gate.domain.high > 0:
@@ -92,15 +97,26 @@ class _Decay:
         return gates
 
     def logs(self) -> tuple[Expr, ...]:
-        """The terms of the decay's logarithm: of each factor its own, or one where only the factor itself decays."""
+        """The terms of the decay's logarithm."""
         found: list[Expr] = []
         for factor in self.factors:
-            terms = algebra.log_terms(factor)
-            whole = algebra.stable(Apply("log", (factor,)))
-            rises = any(interval_of(term, self.domains).high > 0 for term in terms)
-            keep = rises and _side(whole) is not None and interval_of(whole, self.domains).high <= 0
-            found.extend((whole,) if keep else terms)
+            if _is_whole(factor):
+                found.append(algebra.stable(Apply("log", (factor,))))
+            else:
+                found.extend(algebra.log_terms(factor))
         return tuple(found)
+
+    def share_constants(self, sides: dict[str, list[Expr]]) -> None:
+        """Moves constants to the side that decays with them alone: 0.5 * (1 + b) is one gate."""
+        constants = [term for term in sides["scalar"] if not refs(term)]
+        for side in ("K", "V"):
+            if constants and self.high(sides[side]) > 0 >= self.high([*sides[side], *constants]):
+                sides[side] += constants
+                sides["scalar"] = [term for term in sides["scalar"] if refs(term)]
+                return
+
+    def high(self, terms: list[Expr]) -> float:
+        return interval_of(algebra.stable(add(tuple(terms))), self.domains).high
 
     def gate(self, side: str, log: Expr) -> Gate:
         log = algebra.stable(log)
@@ -152,10 +168,25 @@ class _Decay:
         return written[0].span if written else self.span
 
 
+def _factored(kept: tuple[Term, ...]) -> tuple[Expr, ...]:
+    """A sum of products as a product, where all of them have the same value part or the same key part."""
+    for axis in ("j", "i"):
+        common, *others = (tuple(f for f in term.factors if axis in free_axes(f)) for term in kept)
+        if all(other == common for other in others):
+            rest = (product(tuple(f for f in term.factors if axis not in free_axes(f))) for term in kept)
+            return (add(tuple(rest)), *common)
+    return (add(tuple(product(term.factors) for term in kept)),)
+
+
 def _side(expr: Expr) -> str | None:
     """The side that an expression's axes belong to; None for one that has both i and j."""
     axes = free_axes(expr) - {"t"}
     return next((side for side, own in SIDE_AXES.items() if set(own) == axes), None)
+
+
+def _is_whole(factor: Expr) -> bool:
+    """Whether a factor is a sum on one side: its logarithm needs no algebra."""
+    return isinstance(factor, Apply) and factor.function in ("add", "sub") and _side(factor) is not None
 
 
 def _is_positive(interval: Interval) -> bool:

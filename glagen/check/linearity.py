@@ -143,7 +143,7 @@ class Linear:
                     break
             else:
                 found.append(summed)
-        return tuple(found)
+        return tuple(_unsigned(term) for term in found)
 
     def summed_term(self, axis: str, term: Term, expr: Expr) -> Term | None:
         use = term.use
@@ -238,6 +238,15 @@ def _exp(terms: tuple[Term, ...]) -> tuple[Expr, ...]:
 
 def _scaled(terms: tuple[Term, ...], *factors: Expr) -> tuple[Term, ...]:
     return tuple(replace(term, factors=factors + term.factors) for term in terms)
+
+
+def _unsigned(term: Term) -> Term:
+    """The term with the sign of its query in front, so that a read and its negative are one."""
+    match term.use:
+        case Use(state=state, query=Apply(function="neg", args=(query,))):
+            return replace(term, factors=(MINUS_ONE, *term.factors), use=Use(state, query))
+        case _:
+            return term
 
 
 def _joined(x: Use, y: Use) -> Use:

@@ -108,9 +108,7 @@ def adjoint(program: ChunkProgram) -> ChunkProgram:
         for d in rec.declarations
         if d.kind in ("input", "parameter")
     )
-    return replace(
-        program, backward=tuple(bwd.statements), gradients=gradients, cotangents=tuple(cotangents)
-    )
+    return replace(program, backward=tuple(bwd.statements), gradients=gradients, cotangents=tuple(cotangents))
 
 
 def _map(bwd: _Backward, statement: Map) -> None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from glagen.emit.module import emit
+from glagen.emit.module import checksum, emit, is_ours
 
-__all__ = ["emit"]
+__all__ = ["checksum", "emit", "is_ours"]

@@ -92,9 +92,7 @@ def interface(program: ChunkProgram) -> dict[str, Any]:
         ),
         "first_needed": 1 + len(fixed_),
         "nones": ", ".join(["None"] * (1 + len(fixed_))),
-        "public_signature": ", ".join(
-            [*public, "initial_state=None", "output_final_state=False", 'states="auto"']
-        ),
+        "public_signature": ", ".join([*public, "initial_state=None", "output_final_state=False", 'states="auto"']),
         "step_signature": ", ".join(steps),
         "argument_docs": [_argument_doc(d) for d in rec.declarations],
         "return_doc": "(" + ", ".join([*outs, "final state [B, H, K, V]"]) + ")",

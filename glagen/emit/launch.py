@@ -15,7 +15,7 @@ KernelText = dict[str, Any]  # what emit/module.py knows of a printed kernel
 
 
 def tile_table(kernels: tuple[Kernel, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    rows = []
+    rows: list[tuple[str, tuple[int, ...]]] = []
     for kernel in kernels:
         t = tiles(kernel)
         rows.append((kernel.name, (t.key, t.value, t.key_float32, t.value_float32, t.warps, t.stages)))

@@ -77,7 +77,9 @@ class TwinPrinter:
         axes = full_axes(line)
         value = self.writer.write(line.expr, axes, 1 if line.accumulate else 0)
         if not refs(line.expr):
-            value = f"torch.full((), {value}, dtype=torch.promote_types({self.lead}.dtype, torch.float32), device=device)"
+            value = (
+                f"torch.full((), {value}, dtype=torch.promote_types({self.lead}.dtype, torch.float32), device=device)"
+            )
         if line.guarded:
             self.guards = "t" in axes or self.guards
             if "t" in axes:

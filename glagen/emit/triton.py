@@ -175,10 +175,8 @@ class KernelPrinter:
         self._line(f"tl.store({address}, {value}, mask={mask})" if mask else f"tl.store({address}, {value})")
 
     def _load(self, line: Load) -> None:
-        if line.axes == ("i", "j"):
-            kind = "states"
-        else:
-            kind = "head" if line.name in self.head_inputs else "rows"
+        per_head = "head" if line.name in self.head_inputs else "rows"
+        kind = "states" if line.axes == ("i", "j") else per_head
         if line.name not in self.float32:
             self.narrow.add(line.name)
         text = self._load_text(Tensor(line.name, kind, line.axes))

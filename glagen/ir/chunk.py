@@ -102,8 +102,8 @@ class Crossing:
     """What one Decay adds to its gate's gradient: the sum over the paths whose interval contains the step.
 
     `upper` and `lower` are pairs (value, its adjoint along this path alone) whose product, summed over indices other
-    than the endpoint's row and the gate's axes, is the derivative by the exponent; an interval from the chunk's start has
-    no `lower`, one to its end no `upper`, the whole chunk has `upper` without a row. `order` is that of the path.
+    than the endpoint's row and the gate's axes, is the derivative by the exponent; an interval from the chunk's start
+    has no `lower`, one to its end no `upper`, the whole chunk has `upper` without a row.
     """
 
     decay: Decay

@@ -12,6 +12,7 @@ from glagen.errors import InternalError
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import Expr, refs
 
+
 # Which steps tau a row x sums over, as 0/1 matrices [x, tau] of a chunk.
 #   through: tau <= x    before: tau < x    from: tau >= x    after: tau > x
 # and inside a block of a cover (`Blocks` below), between row x and the block's anchor:
@@ -20,10 +21,6 @@ from glagen.ir.expr import Expr, refs
 #   leaf / leaf_before: from the leaf's first step through (to before) x
 #   span / span_before: the `offset` steps that end at (before) x;  shift: the one step `offset` earlier
 #   unshift: the one step `offset` later
-SELECTS = ("through", "before", "from", "after", "between", "between_before")
-SELECTS += ("leaf", "leaf_before", "span", "span_before", "shift", "unshift")
-
-
 @dataclass(frozen=True, slots=True)
 class Load:
     """The tile of an input, a state or a cotangent, zero outside the tensor."""
@@ -72,6 +69,9 @@ class RowSum:
     accumulate: bool = False
 
 
+BlockLine = Assign | Dot | RowSum
+
+
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """A cover's loop over blocks of the causal triangle; the body sees which rows read (`upper`) and write (`lower`).
@@ -82,7 +82,7 @@ class Blocks:
 
     kind: str
     leaf: int
-    body: tuple[Assign | Dot | RowSum, ...]
+    body: tuple[BlockLine, ...]
 
 
 Line = Load | Assign | Dot | RowSum | Blocks

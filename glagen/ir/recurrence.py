@@ -1,8 +1,8 @@
 """A recurrence with its roles found: what is read, written, forgotten, and what is added on the side.
 
-    S_t[i,j] = exp(gK_t[i] + gV_t[j] + gs_t) S_{t-1}[i,j] + sum_p a^p_t[i] b^p_t[j]
-    r_t[j]   = sum_i c_t[i] S_t[i,j]        (or S_{t-1}: before the write)
-    o_t      = pointwise function of reads and inputs at step t
+S_t[i,j] = exp(gK_t[i] + gV_t[j] + gs_t) S_{t-1}[i,j] + sum_p a^p_t[i] b^p_t[j]
+r_t[j]   = sum_i c_t[i] S_t[i,j]        (or S_{t-1}: before the write)
+o_t      = pointwise function of reads and inputs at step t
 """
 
 from __future__ import annotations

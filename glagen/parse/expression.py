@@ -66,7 +66,8 @@ class _Builder:
         if self.places is None:
             self.places = self.scalar.places()
         line, column = self.places[begin]
-        last = max((c for at, c in self.places[begin : max(end, begin + 1)] if at == line), default=column)
+        where = zip(self.places[begin:end], self.scalar.text[begin:end], strict=False)
+        last = max((at[1] for at, character in where if at[0] == line and not character.isspace()), default=column)
         return Span(line, column, last - column + 1)
 
     def fault(self, message: str, span: Span, helped: str) -> Expr:

@@ -22,6 +22,10 @@ class Cover:
     name: str
     parts: tuple[tuple[str, int], ...]
 
+    @property
+    def text(self) -> str:
+        return f"{self.name} ({', '.join(f'{kind} {leaf}' for kind, leaf in self.parts)})"
+
 
 def choose_cover(domain: Interval, chunk: int, subchunk: int | None, wanted: str = "auto") -> Cover | None:
     """The cover for a vector gate with this range of log values per step; None where `wanted` cannot be proved.

@@ -12,6 +12,7 @@ from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Line, Load, Loop, Scan
 from glagen.schedule.covers import Cover
 from glagen.schedule.lower import Lowering
 
+
 @dataclass(frozen=True, slots=True)
 class Goal:
     """What a kernel is for: values to store under a tensor's name (summed), or states to carry."""
@@ -210,7 +211,7 @@ def _reads(item: Line | Scan) -> tuple[str, ...]:
 
 
 def _sorted(lines: list[Any]) -> list[Any]:
-    """Definitions before uses, otherwise in the given order; a tile that accumulates is ready after its last addition."""
+    """Definitions before uses, else in the given order; a tile that accumulates is ready after its last addition."""
     remaining = list(lines)
     out: list[Line] = []
     while remaining:

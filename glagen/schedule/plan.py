@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, inputs_of
 from glagen.ir.kernel import Kernel, Line, Scan
@@ -18,15 +20,17 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     """Requires: a program with its adjoint. Ensures: a cover with a certificate for every vector gate."""
     chunk = program.recurrence.chunk or DEFAULT_CHUNK
     covers = _covers(program, chunk, options)
+    results = [o.name for o in program.outputs] + [s.end for s in program.states]
+    gradients = [p.name for g in program.gradients for p in g.parts] + [s.adjoint for s in program.states]
     return Schedule(
         program,
         chunk,
-        tuple((gate, f"{c.name} ({', '.join(f'{kind} {leaf}' for kind, leaf in c.parts)})") for gate, c in covers.items()),
+        tuple((gate, cover.text) for gate, cover in covers.items()),
         _kernels(program, covers),
-        _twin(program, covers, [o.name for o in program.outputs] + [s.end for s in program.states]),
-        _twin(program, covers, [p.name for g in program.gradients for p in g.parts] + [s.adjoint for s in program.states]),
+        _twin(program, covers, results),
+        _twin(program, covers, gradients),
         certificate(program, covers),
-    )  # fmt: skip
+    )
 
 
 def _covers(program: ChunkProgram, chunk: int, options: Options) -> dict[str, Cover]:
@@ -50,46 +54,27 @@ class CoverError(InternalError):
 
 
 def _kernels(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kernel, ...]:
+    """In order of launch: the two forms of the forward, then the backward."""
     ends = tuple(s.end for s in program.states)
     adjoints = tuple(s.adjoint for s in program.states)
     outputs = tuple(Goal(o.name, (o,)) for o in program.outputs)
+    both = ("i", "j")
+    states = Shape("states", "Walk over the chunks and keep the state that enters each.", both, None, "forward")
+    reads = Shape("outputs", "The outputs of one chunk, from the state that enters it.", ("j",), "i")
+    fused = Shape("fused", "All outputs of a sequence; the state stays on chip.", ("j",), None, "forward", ("i",))
+    back = "Walk back over the chunks and keep the gradient of the state that leaves each."
+    adjoint = Shape("adjoint_states", back, both, None, "reverse")
     kernels = [
-        build(
-            program,
-            covers,
-            Shape("states", "Walk over the chunks and keep the state that enters each.", ("i", "j"), None, "forward",
-                  save_states=True),
-            (),
-            ends,
-        ),
-        build(
-            program,
-            covers,
-            Shape("outputs", "The outputs of one chunk, from the state that enters it.", ("j",), "i"),
-            outputs,
-            (),
-        ),
-        build(
-            program,
-            covers,
-            Shape("fused", "Outputs of the whole sequence; the state never leaves the chip.", ("j",), None, "forward",
-                  whole=("i",)),
-            outputs,
-            ends,
-        ),
-        build(
-            program,
-            covers,
-            Shape("adjoint_states", "Walk back over the chunks and keep the state's gradient that enters each from the right.",
-                  ("i", "j"), None, "reverse", save_states=True),
-            (),
-            adjoints,
-        ),
-    ]  # fmt: skip
+        build(program, covers, replace(states, save_states=True), (), ends),
+        build(program, covers, reads, outputs, ()),
+        build(program, covers, fused, outputs, ends),
+        build(program, covers, replace(adjoint, save_states=True), (), adjoints),
+    ]
     for axis, other, name in (("i", "j", "key_gradients"), ("j", "i", "value_gradients")):
         goals = gradient_goals(program, axis)
         if goals:
-            doc = f"One chunk's gradients that have axis {axis}, from the states at both its ends."
+            side = {"i": "key", "j": "value"}[axis]
+            doc = f"One chunk's gradients on the {side} side, from the state at its start and its gradient at the end."
             kernels.append(build(program, covers, Shape(name, doc, (axis,), other), goals, ()))
     return tuple(kernels)
 

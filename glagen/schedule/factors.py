@@ -1,0 +1,52 @@
+"""Decays as tiles: a factor for each row, or a matrix between two rows of a scalar gate."""
+
+from __future__ import annotations
+
+from glagen.ir.chunk import Decay, Operand
+from glagen.ir.expr import Ref, apply
+from glagen.ir.kernel import Assign, RowSum
+from glagen.schedule.tile import Workspace, keep, tile
+
+ROW_SELECT = {"start": {False: "through", True: "before"}, "end": {False: "after"}}
+SUFFIX = {"start": "from_start", "end": "to_end"}
+
+
+def factor(work: Workspace, decay: Decay) -> Ref:
+    """The tile of a decay that has a row at one end at most."""
+    gate = tile(decay.gate, "t", *decay.axes)
+    row = decay.upper if decay.upper.is_row else decay.lower
+    edge = decay.lower if decay.upper.is_row else decay.upper
+    if not row.is_row:
+        name, axes = f"{decay.gate}_whole", decay.axes
+        if name not in work.known:
+            work.known[name] = name
+            work.emit(Assign(f"log_{name}", axes, gate, over=("t",)))
+            work.emit(Assign(name, axes, apply("exp", tile(f"log_{name}", *axes))))
+        return tile(name, *axes)
+    name = f"{decay.gate}_{SUFFIX[edge.at]}" + ("_before" if row.before else "")
+    axes = ("t", *decay.axes)
+    if name not in work.known:
+        work.known[name] = name
+        select = ROW_SELECT[edge.at][row.before]
+        work.emit(RowSum(f"log_{name}", axes, Operand(gate.name, axes), select))
+        work.emit(Assign(name, axes, apply("exp", tile(f"log_{name}", *axes))))
+    return tile(name, *axes)
+
+
+def between(work: Workspace, decay: Decay, transposed: bool) -> Ref:
+    """A scalar decay as a matrix [t, s] (or [s, t]): sums over s < tau <= t, each over its own interval."""
+    before = "_before" if decay.upper.before else ""
+    name = f"{decay.gate}_between{before}" + ("_T" if transposed else "")
+    axes = ("s", "t") if transposed else ("t", "s")
+    if name not in work.known:
+        work.known[name] = name
+        gate = tile(decay.gate, "t")
+        if transposed:  # rows s sum tau > s of the gates with tau <= t
+            mask = "earlier_T" if decay.upper.before else "causal_T"
+            source, select = keep(mask, tile(decay.gate, "s"), "s", "t"), "after"
+        else:  # rows t sum tau <= t of the gates with tau > s
+            source, select = keep("earlier", gate, "t", "s"), ROW_SELECT["start"][decay.upper.before]
+        work.emit(Assign(f"{name}_steps", axes, source))
+        work.emit(RowSum(f"log_{name}", axes, Operand(f"{name}_steps", axes), select))
+        work.emit(Assign(name, axes, apply("exp", tile(f"log_{name}", *axes))))
+    return tile(name, *axes)

@@ -1,0 +1,62 @@
+"""Small words for tiles, and the workspace in which statements become lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from glagen.ir.chunk import ChunkProgram, Operand, Statement
+from glagen.ir.expr import Expr, Ref, apply, ref
+from glagen.ir.kernel import Line
+from glagen.schedule.covers import Cover
+
+
+def tile(name: str, *axes: str) -> Ref:
+    return ref(name, axes)
+
+
+def times(*factors: Expr) -> Expr:
+    product, *rest = factors
+    for f in rest:
+        product = apply("mul", product, f)
+    return product
+
+
+def keep(mask: str, x: Expr, *axes: str) -> Expr:
+    """x where the mask holds, else 0. A mask's name begins with %, as no name of a spec can."""
+    return apply("keep", tile(f"%{mask}", *axes), x)
+
+
+def natural(operand: Operand) -> Ref:
+    """The tile of an operand: rows are called t unless there are two."""
+    axes = operand.indices
+    return tile(operand.name, *(axes if {"t", "s"} <= set(axes) else ("t" if x == "s" else x for x in axes)))
+
+
+def axes_of(x: Ref) -> tuple[str, ...]:
+    return tuple(index.axis for index in x.indices)
+
+
+@dataclass(slots=True)
+class Workspace:
+    """The lines of one kernel (or of the PyTorch form), as they grow."""
+
+    program: ChunkProgram
+    covers: dict[str, Cover]  # by gate, vector gates only
+    looped: str | None  # feature axis in blocks: sums over it accumulate
+    statements: tuple[Statement, ...]
+    lines: list[Line] = field(default_factory=list)
+    updates: dict[str, Expr] = field(default_factory=dict)  # carried states: what they become
+    known: dict[object, str] = field(default_factory=dict)
+    named: dict[str, object] = field(default_factory=dict)
+    _transposed: set[str] = field(default_factory=set)
+    _upright: set[str] = field(default_factory=set)
+    crossed: dict[str, tuple[str, Operand, str]] = field(default_factory=dict)  # part -> gate, partner, bucket
+
+    def emit(self, *lines: Line) -> None:
+        self.lines.extend(lines)
+
+    def unique(self, key: object, base: str) -> str:
+        """The name that stands for `key`: `base`, or longer where that stands for something else."""
+        while self.named.setdefault(base, key) != key:
+            base += "_"
+        return base

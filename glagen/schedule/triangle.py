@@ -1,0 +1,155 @@
+"""Products over the causal triangle whose decay is a vector: the blocks of a cover, then the diagonal."""
+
+from __future__ import annotations
+
+from glagen.ir.chunk import Contract, Decay, Operand
+from glagen.ir.expr import Ref, apply
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, RowSum
+from glagen.schedule.tile import Workspace, axes_of, keep, natural, tile, times
+
+
+def ends(work: Workspace, decay: Decay, kind: str) -> tuple[list[BlockLine], Ref, Ref]:
+    """Within a block: lines for the two halves of a decay, reading rows' and writing rows'."""
+    axes = ("t", *decay.axes)
+    gate = Operand(decay.gate, axes)
+    before = "_before" if decay.upper.before else ""
+    up, low = f"{decay.gate}_down{before}", f"{decay.gate}_up{before}"
+    log = f"log_{decay.gate}_within{before}"
+    exp_log = apply("exp", tile(log, *axes))
+    if kind == "leaf":
+        grow = f"log_{decay.gate}_leaf"
+        lines: list[BlockLine] = [
+            RowSum(log, axes, gate, f"leaf{before}"),
+            Assign(up, axes, exp_log),
+            RowSum(grow, axes, gate, "leaf"),
+            Assign(low, axes, apply("exp", apply("neg", tile(grow, *axes)))),
+        ]
+    else:
+        lines = [
+            RowSum(log, axes, gate, f"between{before}"),
+            Assign(up, axes, keep("upper", exp_log, "t")),
+            Assign(low, axes, keep("lower", exp_log, "t")),
+        ]
+    return lines, tile(up, *axes), tile(low, *axes)
+
+
+def covered_scores(
+    work: Workspace, statement: Contract, decay: Decay, out: str, axes: tuple[str, ...], mark: str
+) -> None:
+    """Scores [t, s] (`mark` _T: [s, t]) block by block, then their diagonal."""
+    reader = next(o for o in statement.operands if "t" in o.indices)
+    writer = next(o for o in statement.operands if "s" in o.indices)
+    over = statement.over
+    for kind, leaf in work.covers[decay.gate].parts:
+        if kind == "offsets":
+            lines, fade, moved = offset(work, decay, writer)
+            diagonal = f"{out}_offset"
+            lines.append(Assign(diagonal, ("t",), times(natural(reader), fade, moved), over=over))
+            hit = keep(f"on_offset{mark}", tile(diagonal, "t"), *axes)
+            lines.append(Assign(out, axes, hit, accumulate=True))
+        else:
+            lines, up, low = ends(work, decay, kind)
+            down_name, up_name = faded(work, reader, decay, "down"), faded(work, writer, decay, "up")
+            lines.append(Assign(down_name, axes_of(up), times(natural(reader), up), rounded=True))
+            lines.append(Assign(up_name, axes_of(low), times(natural(writer), low), rounded=True))
+            x, y = Operand(down_name, reader.indices), Operand(up_name, writer.indices)
+            x, y = (y, x) if mark else (x, y)
+            lines.append(Dot(f"{out}_block", axes, x, y))  # type: ignore[arg-type]
+            hit = keep(f"same{mark}", tile(f"{out}_block", *axes), *axes)
+            lines.append(Assign(out, axes, hit, accumulate=True))
+        work.emit(Blocks(kind, leaf, tuple(lines)))
+    if statement.order == "<=":
+        own = f"{statement.out.name}_own"
+        if own not in work.known:
+            work.known[own] = own
+            product = times(natural(reader), natural(writer))
+            work.emit(Assign(own, ("t",), product, over=over, accumulate=work.looped in over))
+        work.emit(Assign(out, axes, keep("diagonal", tile(own, axes[0]), *axes), accumulate=True))
+
+
+def covered_apply(
+    work: Workspace, statement: Contract, decay: Decay, weights: Operand, rows: Operand, transposed: bool
+) -> None:
+    out = natural(statement.out)
+    axes = axes_of(out)
+    mark = "_T" if transposed else ""
+    w_axes = ("s", "t") if transposed else ("t", "s")
+    matrix = tile(weights.name + mark, *w_axes)
+    crossed = work.crossed.get(out.name)
+    for kind, leaf in work.covers[decay.gate].parts:
+        if kind == "offsets":
+            lines = offset_apply(work, statement, decay, matrix, rows, transposed)
+            work.emit(Blocks(kind, leaf, tuple(lines)))
+            continue
+        lines, up, low = ends(work, decay, kind)
+        own, other = (low, up) if transposed else (up, low)
+        rounded = faded(work, rows, decay, "down" if transposed else "up")
+        lines.append(Assign(rounded, axes, times(natural(rows), other), rounded=True))
+        block = f"{matrix.name}_same"
+        lines.append(Assign(block, w_axes, keep(f"same{mark}", matrix, *w_axes)))
+        part = f"{out.name}_part"
+        lines.append(Dot(part, axes, Operand(block, w_axes), Operand(rounded, rows.indices), wide=True))  # type: ignore[arg-type]
+        lines.append(Assign(out.name, axes, times(own, tile(part, *axes)), accumulate=True))
+        if crossed:
+            _, partner, bucket = crossed
+            consumed = faded(work, partner, decay, "up" if transposed else "down")
+            lines.append(Assign(consumed, axes, times(natural(partner), own), rounded=True))
+            path = times(tile(consumed, *axes), tile(part, *axes))
+            path = apply("neg", path) if transposed else path
+            lines.append(Assign(bucket, axes, path, accumulate=True))
+        work.emit(Blocks(kind, leaf, tuple(lines)))
+    if statement.order == "<=":
+        own_weight = f"{weights.name}_diagonal{mark}"
+        work.emit(Assign(own_weight, ("t",), keep("diagonal", matrix, *w_axes), over=w_axes[1:]))
+        work.emit(Assign(out.name, axes, times(tile(own_weight, "t"), natural(rows)), accumulate=True))
+
+
+def offset(work: Workspace, decay: Decay, writer: Operand | None) -> tuple[list[BlockLine], Ref, Ref]:
+    """One diagonal of a leaf: the decay over the last `offset` steps, and the writer `offset` steps ago."""
+    axes = ("t", *decay.axes)
+    before = "_before" if decay.upper.before else ""
+    log, fade = f"log_{decay.gate}_span{before}", f"{decay.gate}_span{before}"
+    moved = f"{writer.name}_moved" if writer else ""
+    lines: list[BlockLine] = [
+        RowSum(log, axes, Operand(decay.gate, axes), f"span{before}"),
+        Assign(fade, axes, keep("inside", apply("exp", tile(log, *axes)), "t")),
+    ]
+    if writer:
+        lines.append(RowSum(moved, axes, Operand(writer.name, axes), "shift"))
+    return lines, tile(fade, *axes), tile(moved, *axes)
+
+
+def offset_apply(
+    work: Workspace, statement: Contract, decay: Decay, matrix: Ref, rows: Operand, transposed: bool
+) -> list[BlockLine]:
+    out = natural(statement.out)
+    axes = axes_of(out)
+    mark = "_T" if transposed else ""
+    w_axes = axes_of(matrix)
+    crossed = work.crossed.get(out.name)
+    weight = f"{matrix.name}_offset"
+    picked = Assign(weight, ("t",), keep(f"on_offset{mark}", matrix, *w_axes), over=("s",))
+    if not transposed:
+        lines, fade, moved = offset(work, decay, rows)
+        lines.append(picked)
+        part = f"{out.name}_part"
+        lines.append(Assign(part, axes, times(tile(weight, "t"), fade, moved)))
+        lines.append(Assign(out.name, axes, tile(part, *axes), accumulate=True))
+    else:
+        lines, fade, _ = offset(work, decay, None)
+        lines.append(picked)
+        sent, part = f"{out.name}_sent", f"{out.name}_part"
+        lines.append(Assign(sent, axes, times(tile(weight, "t"), fade, natural(rows))))
+        lines.append(RowSum(part, axes, Operand(sent, axes), "unshift"))
+        lines.append(Assign(out.name, axes, tile(part, *axes), accumulate=True))
+    if crossed:
+        _, partner, bucket = crossed
+        path = times(natural(partner), tile(part, *axes))
+        lines.append(Assign(bucket, axes, apply("neg", path) if transposed else path, accumulate=True))
+    return lines
+
+
+def faded(work: Workspace, operand: Operand, decay: Decay, way: str) -> str:
+    """The name of an operand times its half of a decay: `down` from the anchor to a reading row, `up` to the anchor."""
+    before = "_before" if way == "down" and decay.upper.before else ""
+    return work.unique(("faded", operand.name, decay.gate, way, before), f"{operand.name}_{way}{before}")

@@ -1,0 +1,160 @@
+"""Ahead-of-time compilation: every kernel of a module for a GPU that need not be here, and what it costs there."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import torch
+
+from glagen.ir.document import Document
+
+# Shared memory a block may use, in bytes (CUDA C++ programming guide, "Technical Specifications per Compute
+# Capability"; for gfx942 the 64 KiB of LDS of a compute unit).
+SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
+LDS = 64 * 1024
+TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A kernel compiled for a target. `spills` in bytes of local memory a thread; `mma` lists tensor-core opcodes."""
+
+    kernel: str
+    dtype: str
+    K: int
+    V: int
+    shared: int
+    shared_limit: int
+    registers: int
+    spills: int
+    mma: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        return self.shared <= self.shared_limit
+
+
+def parse_target(name: str) -> Any:
+    """`sm_90` or `gfx942` to Triton's GPUTarget. Raises ValueError for other names."""
+    from triton.backends.compiler import GPUTarget
+
+    if match := re.fullmatch(r"sm_(\d+)", name):
+        capability = int(match.group(1))
+        if capability in SHARED_MEMORY:
+            return GPUTarget("cuda", capability, 32)
+    if name == "gfx942":
+        return GPUTarget("hip", "gfx942", 64)
+    raise ValueError(f"unknown target {name!r}: expected sm_80, sm_86, sm_89, sm_90, sm_100, sm_120 or gfx942")
+
+
+def build(module: ModuleType, document: Document, target: str, dtype: torch.dtype, K: int, V: int) -> list[Built]:
+    """Compile the kernels that `module`'s op launches for head sizes K and V. Needs triton, not interpreted; no GPU."""
+    gpu = parse_target(target)
+    capability = gpu.arch // 10 if gpu.backend == "cuda" else 0
+    return [_compile(call, gpu, dtype, K, V) for call in launches(module, document, dtype, K, V, capability)]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One recorded launch."""
+
+    kernel: Any
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+def launches(
+    module: ModuleType, document: Document, dtype: torch.dtype, K: int, V: int, capability: int
+) -> list[Launch]:
+    """What the op launches, forward in both forms and backward: recorded on small CPU tensors, not run."""
+    from triton.runtime.jit import JITFunction
+
+    found: dict[str, Launch] = {}
+
+    def record(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        found.setdefault(self.fn.__name__, Launch(self, args, options))
+
+    sizes = {"t": 2 * module.CHUNK, "i": K, "j": V}
+    with mock.patch.object(JITFunction, "run", record), _pretend(module, capability):
+        for states in ("saved", "recomputed"):
+            arguments: dict[str, Any] = {}
+            for d in document.declarations:
+                if d.kind == "scalar":
+                    continue
+                lead = [1, sizes["t"], 2] if d.kind == "input" else [2]
+                shape = [*lead, *(sizes[a] for a in d.axes if a != "t")]
+                arguments[d.name] = torch.zeros(shape, dtype=dtype, requires_grad=d.kind in ("input", "parameter"))
+            scalars = {d.name: 1.0 for d in document.declarations if d.kind == "scalar" and d.default is None}
+            state = torch.zeros(1, 2, K, V, requires_grad=True)
+            op = getattr(module, document.name)
+            outputs = op(**arguments, **scalars, initial_state=state, output_final_state=True, states=states)
+            torch.autograd.backward(outputs, [torch.zeros_like(o) for o in outputs])
+    return list(found.values())
+
+
+@contextlib.contextmanager
+def _pretend(module: ModuleType, capability: int) -> Iterator[None]:
+    """CPU tensors take the kernels' path, as on a GPU of this major compute capability, while it is recorded."""
+    module._wgmma_is_sound.cache_clear()
+    with (
+        mock.patch.object(module, "_on_triton", lambda x: True),
+        mock.patch.object(module, "_capability", lambda: capability),
+    ):
+        yield
+    module._wgmma_is_sound.cache_clear()
+
+
+def _compile(call: Launch, gpu: Any, dtype: torch.dtype, K: int, V: int) -> Built:
+    import triton
+    from triton.compiler import ASTSource
+
+    kernel = call.kernel
+    options = dict(call.options)
+    launch_options = {name: options.pop(name) for name in ("num_warps", "num_stages")}
+    bound = dict(zip([p.name for p in kernel.params], call.args, strict=False)) | options
+    signature: dict[str, str] = {}
+    constants: dict[tuple[int, ...], Any] = {}
+    attributes: dict[tuple[int, ...], Any] = {}
+    for n, parameter in enumerate(kernel.params):
+        value = bound[parameter.name]
+        if parameter.is_constexpr or value is None:
+            signature[parameter.name] = "constexpr"
+            constants[(n,)] = value
+        elif isinstance(value, torch.Tensor):
+            signature[parameter.name] = f"*{TYPES[value.dtype]}"
+            attributes[(n,)] = [["tt.divisibility", 16]]
+        else:
+            signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
+    source = ASTSource(kernel, signature, constants, attributes)
+    compiled = triton.compile(source, target=gpu, options=launch_options)
+    limit = SHARED_MEMORY[gpu.arch] if gpu.backend == "cuda" else LDS
+    registers, spills, mma = _machine_code(compiled) if gpu.backend == "cuda" else (0, 0, ())
+    return Built(kernel.fn.__name__, TYPES[dtype], K, V, compiled.metadata.shared, limit, registers, spills, mma)
+
+
+def _machine_code(compiled: Any) -> tuple[int, int, tuple[str, ...]]:
+    """Registers a thread, bytes of local memory, and the tensor-core opcodes of a cubin."""
+    from triton import knobs
+
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(compiled.asm["cubin"])
+        usage = _run(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(cubin))
+        code = _run(knobs.nvidia.nvdisasm.path, str(cubin))
+    registers = int(re.search(r"REG:(\d+)", usage).group(1))  # type: ignore[union-attr]
+    local = sum(int(n) for n in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
+    opcodes = sorted(set(re.findall(r"\b((?:H|Q|I|UTCH|UTC)G?MMA)\b", code)))
+    return registers, local, tuple(opcodes)
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

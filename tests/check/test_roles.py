@@ -1,0 +1,274 @@
+"""The roles found in specs: gates, writes, reads, outputs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from glagen.check import check
+from glagen.errors import Source, SpecError
+from glagen.ir.expr import show
+from glagen.ir.recurrence import Recurrence
+from glagen.parse import parse, read
+
+SPECS = Path(__file__).parents[2] / "specs"
+
+INPUTS = """\
+  q: [t, i]
+  k: [t, i]
+  v: [t, j]
+  x: [t, i]
+  z: [t, j]
+  w: [t]
+  g: {axes: [t, i], domain: "[-inf, 0]"}
+  gv: {axes: [t, j], domain: "[-inf, 0]"}
+  gs: {axes: [t], domain: "[-inf, 0]"}
+  a: {axes: [t, i], domain: "(0, 1]"}
+  b: {axes: [t, j], domain: "(0, 0.5]"}
+  u: {kind: parameter, axes: [i]}
+  d: {kind: parameter, axes: [j]}
+  A: {kind: parameter, axes: []}
+  gamma: {kind: constant, axes: [], domain: "(0, 1)"}
+  scale: {kind: scalar, default: K**-0.5}
+"""
+STATE = "S[t,i,j] = S[t-1,i,j] + k[t,i] * v[t,j]"
+ALL_SIDES = [("K", "g[t,i]", "t,i"), ("V", "gv[t,j]", "t,j"), ("scalar", "gs[t]", "t")]
+OUTPUT = "o[t,j] = sum(i, q[t,i] * S[t,i,j])"
+
+
+def found(*equations: str) -> Recurrence:
+    """The recurrence of some equations; inputs they do not mention are left out."""
+    text = " ".join(equations)
+    used = [line for line in INPUTS.splitlines() if f"{line.split(':')[0].strip()}" in _words(text)]
+    lines = "".join(f"  - '{equation}'\n" for equation in equations)
+    spec = "name: m\ninputs:\n" + "\n".join(used) + f"\nstate: S[i, j]\nequations:\n{lines}"
+    return check(parse(Source("m.yaml", spec)))
+
+
+def _words(text: str) -> set[str]:
+    return set("".join(c if c.isalnum() or c == "_" else " " for c in text).split())
+
+
+def gates(recurrence: Recurrence) -> list[tuple[str, str, str]]:
+    return [(gate.side, show(gate.log), ",".join(gate.axes)) for gate in recurrence.states[0].gates]
+
+
+def writes(recurrence: Recurrence) -> list[tuple[str, str]]:
+    return [(show(write.key), show(write.value)) for write in recurrence.states[0].writes]
+
+
+def reads(recurrence: Recurrence) -> list[tuple[str, str, bool]]:
+    return [(read.name, show(read.query), read.before) for read in recurrence.reads]
+
+
+def outputs(recurrence: Recurrence) -> list[tuple[str, str]]:
+    return [(output.name, show(output.value)) for output in recurrence.outputs]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("linear_attn", []),
+        ("retnet", [("scalar", "log(gamma)", "")]),
+        ("simple_gla", [("scalar", "g[t]", "t")]),
+        ("gla", [("K", "g[t,i]", "t,i")]),
+        ("gla_v", [("V", "g[t,j]", "t,j")]),
+        ("gla_kv", [("K", "gk[t,i]", "t,i"), ("V", "gv[t,j]", "t,j")]),
+        ("gla_sigmoid", [("K", "(1/16) * logsigmoid(x[t,i])", "t,i")]),
+    ],
+)
+def test_specs(name: str, expected: list[tuple[str, str, str]]) -> None:
+    source = read(SPECS / f"{name}.yaml")
+    check(parse(source))  # the grammar is built once
+    start = time.perf_counter()
+    recurrence = check(parse(source))
+    assert time.perf_counter() - start < 0.2
+    assert recurrence.name == name and recurrence.doc
+    assert gates(recurrence) == expected
+    assert all(gate.domain.high <= 0 for gate in recurrence.states[0].gates)
+    assert writes(recurrence) == [("k[t,i]", "v[t,j]")]
+    assert reads(recurrence) == [("read", "scale * q[t,i]", False)]
+    assert outputs(recurrence) == [("o", "read[t,j]")]
+    assert (recurrence.chunk, recurrence.subchunk) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("decay", "expected"),
+    [
+        ("a[t,i]", [("K", "log(a[t,i])", "t,i")]),
+        ("exp(-softplus(u[i]))", [("K", "-softplus(u[i])", "i")]),
+        ("exp(-exp(A) * softplus(w[t]))", [("scalar", "(-exp(A)) * softplus(w[t])", "t")]),
+        ("0.5", [("scalar", "log(1/2)", "")]),
+        ("1", []),
+        ("exp(g[t,i]) * exp(gv[t,j]) * exp(gs[t])", ALL_SIDES),
+        ("exp(gs[t] + gv[t,j] + g[t,i])", ALL_SIDES),
+        ("exp(g[t,i]) * a[t,i]**2", [("K", "g[t,i] + 2 * log(a[t,i])", "t,i")]),
+        ("gamma * exp(gs[t])", [("scalar", "log(gamma) + gs[t]", "t")]),
+        ("sqrt(a[t,i] * b[t,j])", [("K", "1/2 * log(a[t,i])", "t,i"), ("V", "1/2 * log(b[t,j])", "t,j")]),
+        ("(1 - sigmoid(x[t,i]))", [("K", "logsigmoid(-x[t,i])", "t,i")]),
+        ("(1 - b[t,j])", [("V", "log(1 - b[t,j])", "t,j")]),
+        ("(0.5 * sigmoid(x[t,i]) + 0.5)", [("K", "log(1/2 * sigmoid(x[t,i]) + 1/2)", "t,i")]),
+        (
+            "(0.5 + 0.5 * a[t,i]) * (b[t,j] + 0.5)",
+            [("K", "log(1/2 + 1/2 * a[t,i])", "t,i"), ("V", "log(b[t,j] + 1/2)", "t,j")],
+        ),
+    ],
+)  # fmt: skip
+def test_gates(decay: str, expected: list[tuple[str, str, str]]) -> None:
+    recurrence = found(f"S[t,i,j] = {decay} * S[t-1,i,j] + k[t,i] * v[t,j]", OUTPUT)
+    assert [(side, log.replace("(1/2)", "1/2"), axes) for side, log, axes in gates(recurrence)] == [
+        (side, log.replace("(1/2)", "1/2"), axes) for side, log, axes in expected
+    ]
+    assert [gate.side for gate in recurrence.states[0].gates] == sorted(
+        (side for side, _, _ in expected), key=("K", "V", "scalar").index
+    )
+
+
+def test_several_terms_of_the_old_state_are_one_gate() -> None:
+    recurrence = found("S[t,i,j] = S[t-1,i,j] - b[t,j] * S[t-1,i,j] + k[t,i] * v[t,j]", OUTPUT)
+    assert gates(recurrence) == [("V", "log(1 - b[t,j])", "t,j")]
+    factored = found("S[t,i,j] = 0.5 * (a[t,i] * b[t,j] * S[t-1,i,j] + a[t,i] * S[t-1,i,j]) + k[t,i] * v[t,j]", OUTPUT)
+    assert [gate.side for gate in factored.states[0].gates][:2] == ["K", "V"]
+
+
+def test_gate_domains() -> None:
+    recurrence = found("S[t,i,j] = exp(g[t,i]) * gamma * b[t,j] * S[t-1,i,j] + k[t,i] * v[t,j]", OUTPUT)
+    assert [str(gate.domain) for gate in recurrence.states[0].gates] == [
+        "[-inf, 0]",
+        "(-inf, -0.6931471805599453]",
+        "(-inf, 0)",
+    ]
+
+
+def test_key_of_hgrn2() -> None:
+    recurrence = found(
+        "alpha[t,i] = sigmoid(x[t,i])",
+        "S[t,i,j] = alpha[t,i] * S[t-1,i,j] + (1 - alpha[t,i]) * v[t,j]",
+        OUTPUT,
+    )
+    assert gates(recurrence) == [("K", "logsigmoid(x[t,i])", "t,i")]
+    assert writes(recurrence) == [("sigmoid(-x[t,i])", "v[t,j]")]
+
+
+@pytest.mark.parametrize(
+    ("write", "expected"),
+    [
+        ("w[t] * (k[t,i] * v[t,j])", [("w[t] * k[t,i]", "v[t,j]")]),
+        ("k[t,i] * v[t,j] / w[t]", [("k[t,i] / w[t]", "v[t,j]")]),
+        ("k[t,i] / z[t,j]", [("k[t,i]", "1 / z[t,j]")]),
+        ("v[t,j]", [("1", "v[t,j]")]),
+        ("w[t]", [("w[t]", "1")]),
+        ("-k[t,i] * v[t,j]", [("-k[t,i]", "v[t,j]")]),
+        ("(k[t,i] + x[t,i]) * v[t,j]", [("k[t,i] + x[t,i]", "v[t,j]")]),
+        ("(k[t,i] + v[t,j]) * z[t,j]", [("k[t,i]", "z[t,j]"), ("1", "v[t,j] * z[t,j]")]),
+        ("k[t,i] * v[t,j] - x[t,i] * z[t,j]", [("k[t,i]", "v[t,j]"), ("-x[t,i]", "z[t,j]")]),
+        ("(k[t,i] * v[t,j])**2", [("k[t,i] * k[t,i]", "v[t,j] * v[t,j]")]),
+        ("exp(k[t,i] + w[t] - z[t,j])", [("exp(k[t,i] + w[t])", "exp(-z[t,j])")]),
+        ("(k[t,i] + v[t,j])**1", [("k[t,i]", "1"), ("1", "v[t,j]")]),
+    ],
+)  # fmt: skip
+def test_writes(write: str, expected: list[tuple[str, str]]) -> None:
+    assert writes(found(f"S[t,i,j] = S[t-1,i,j] + {write}", OUTPUT)) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "queries", "value"),
+    [
+        ("sum(i, q[t,i] * S[t-1,i,j])", [("q[t,i]", True)], "read[t,j]"),
+        ("w[t] * sum(i, q[t,i] * S[t,i,j]) + d[j] * v[t,j]", [("q[t,i]", False)], "w[t] * read[t,j] + d[j] * v[t,j]"),
+        ("sum(i, w[t] * scale * q[t,i] * u[i] * S[t,i,j])", [("w[t] * scale * q[t,i] * u[i]", False)], "read[t,j]"),
+        ("sum(i, S[t,i,j])", [("1", False)], "read[t,j]"),
+        ("-sum(i, q[t,i] * S[t,i,j])", [("q[t,i]", False)], "-read[t,j]"),
+        (
+            "sum(i, q[t,i] * (S[t-1,i,j] + u[i] * k[t,i] * v[t,j]))",
+            [("q[t,i]", True)],
+            "read[t,j] + v[t,j] * sum(i, q[t,i] * u[i] * k[t,i])",
+        ),
+        ("sum(i, q[t,i] * z[t,j] * S[t,i,j])", [("q[t,i]", False)], "z[t,j] * read[t,j]"),
+        ("sum(i, q[t,i] * S[t,i,j] / z[t,j])", [("q[t,i]", False)], "read[t,j] / z[t,j]"),
+        (
+            "sum(i, (q[t,i] + z[t,j]) * S[t,i,j])",
+            [("q[t,i]", False), ("1", False)],
+            "read_1[t,j] + z[t,j] * read_2[t,j]",
+        ),
+        ("sum(i, q[t,i] * S[t,i,j] + x[t,i] * S[t,i,j])", [("q[t,i] + x[t,i]", False)], "read[t,j]"),
+        (
+            "sum(i, q[t,i] * (S[t,i,j] - S[t-1,i,j]))",
+            [("q[t,i]", False), ("q[t,i]", True)],
+            "read_1[t,j] - read_2[t,j]",
+        ),
+        ("sum(i, exp(q[t,i] + z[t,j]) * S[t,i,j])", [("exp(q[t,i])", False)], "exp(z[t,j]) * read[t,j]"),
+        ("sum(i, x[t,i] * sum(i, q[t,i] * S[t,i,j]))", [("q[t,i]", False)], "sum(i, x[t,i]) * read[t,j]"),
+        ("(sum(i, q[t,i] * S[t,i,j]) + v[t,j]) * w[t]", [("q[t,i]", False)], "w[t] * read[t,j] + v[t,j] * w[t]"),
+    ],
+)  # fmt: skip
+def test_reads(body: str, queries: list[tuple[str, bool]], value: str) -> None:
+    recurrence = found(STATE, f"o[t,j] = {body}")
+    assert [(query, before) for _, query, before in reads(recurrence)] == queries
+    assert outputs(recurrence) == [("o", value)]
+
+
+def test_identical_reads_are_shared() -> None:
+    recurrence = found(
+        STATE,
+        "o[t,j] = sum(i, q[t,i] * S[t,i,j]) * w[t]",
+        "p[t,j] = sum(i, q[t,i] * S[t,i,j]) - sum(i, x[t,i] * S[t,i,j])",
+    )
+    assert reads(recurrence) == [("read_1", "q[t,i]", False), ("read_2", "x[t,i]", False)]
+    assert outputs(recurrence)[1] == ("p", "read_1[t,j] - read_2[t,j]")
+
+
+def test_an_intermediate_may_read_the_state() -> None:
+    recurrence = found(STATE, "r[t,j] = sum(i, q[t,i] * S[t,i,j])", "o[t,j] = r[t,j] * w[t]")
+    assert outputs(recurrence) == [("o", "w[t] * read[t,j]")]
+
+
+def test_an_intermediate_may_be_a_matrix() -> None:
+    recurrence = found(
+        "kv[t,i,j] = k[t,i] * v[t,j]",
+        "S[t,i,j] = S[t-1,i,j] + kv[t,i,j]",
+        "o[t,j] = sum(i, q[t,i] * (S[t,i,j] + u[i] * kv[t,i,j]))",
+    )
+    assert writes(recurrence) == [("k[t,i]", "v[t,j]")]
+    assert outputs(recurrence) == [("o", "read[t,j] + v[t,j] * sum(i, q[t,i] * u[i] * k[t,i])")]
+
+
+def test_the_order_of_equations_carries_no_meaning() -> None:
+    equations = [
+        "alpha[t,i] = beta[t,i] ** 2",
+        "beta[t,i] = sigmoid(x[t,i])",
+        "S[t,i,j] = alpha[t,i] * S[t-1,i,j] + k[t,i] * v[t,j]",
+        OUTPUT,
+    ]
+    first, last = found(*equations), found(*reversed(equations))
+    assert (first.states, first.reads, first.outputs) == (last.states, last.reads, last.outputs)
+
+
+def test_names_of_reads_are_free() -> None:
+    text = "name: m\ninputs:\n  read: [t, i]\n  read_: [t, j]\nstate: S[i, j]\nequations:\n"
+    text += "  - S[t,i,j] = S[t-1,i,j] + read[t,i] * read_[t,j]\n  - o[t,j] = sum(i, read[t,i] * S[t,i,j])\n"
+    recurrence = check(parse(Source("m", text)))
+    assert recurrence.reads[0].name not in ("read", "read_", "m", "o", "S")
+
+
+def test_a_name_may_stand_for_an_unsubscripted_constant() -> None:
+    recurrence = found("S[t,i,j] = gamma * S[t-1,i,j] + A * k[t,i] * v[t,j]", OUTPUT)
+    assert writes(recurrence) == [("A * k[t,i]", "v[t,j]")]
+
+
+def test_faults_of_independent_equations_come_together() -> None:
+    with pytest.raises(SpecError) as caught:
+        found(
+            "S[t,i,j] = w[t] * S[t-1,i,j] + tanh(k[t,i] * v[t,j])",
+            "o[t,j] = exp(sum(i, q[t,i] * S[t,i,j]))",
+            "r[t] = y[t]",
+        )
+    assert [d.message.split("`")[1] for d in caught.value.diagnostics] == [
+        "w[t]",
+        "tanh(k[t,i] * v[t,j])",
+        "S",
+        "r",
+        "y",
+    ]

@@ -1,0 +1,73 @@
+"""Verifies kernels in Triton's interpreter: python -m tests.numerics.interpreter_worker NAME
+
+NAME is a spec, whose committed module is taken, or `random`: specs as tests/strategies.py makes them. In a process of its own,
+with TRITON_INTERPRET=1 from the start: Triton reads it when it is imported. Prints a report as JSON; exits 1 if a
+comparison fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from glagen.regimes import Case, draw
+from glagen.tolerances import PRECISIONS
+from glagen.verify import MODES, compare, op_results, reference_results, verify
+from tests import strategies
+from tests.numerics.helpers import CPU, compiled, document_of, generated, spec_text
+
+FP32 = replace(PRECISIONS["fp32"], budget=1e-4)  # parameters' gradients are sums that cancel: see test_properties.py
+CASES = (Case(1, 80, 1, 20, 36), Case(1, 1, 2, 16, 16, state=False), Case(2, 65, 1, 32, 5))
+
+
+def main(name: str) -> int:
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        raise SystemExit("set TRITON_INTERPRET=1")
+    torch.set_num_threads(1)
+    if name == "random":
+        test_the_kernels_are_the_recurrence()
+        return 0
+    module = generated(name)
+    calls = {"_forward_triton": 0, "_backward_triton": 0}
+    for function in calls:  # a module that quietly took the PyTorch form would prove nothing
+        setattr(module, function, _counted(getattr(module, function), function, calls))
+    document = document_of(spec_text(name))
+    first, *others = CASES
+    reports = [
+        verify(document, module, cases=[first], precisions=["fp32"]),
+        verify(document, module, cases=others, precisions=["fp32"], regimes=["mild"], invariants=False),
+        verify(document, module, cases=[first], precisions=["fp16"], regimes=["strong"], invariants=False),
+    ]
+    rows = [row for report in reports for row in report.to_dict()["rows"]]
+    print(json.dumps({"calls": calls, "rows": rows}))
+    return 0 if all(row["ok"] for row in rows) and all(calls.values()) else 1
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(strategies.specs(), strategies.cases(longest=80, widest=24), strategies.regimes, strategies.seeds)
+def test_the_kernels_are_the_recurrence(text, case, regime, seed):
+    document, module = document_of(text), compiled(text)
+    problem = draw(document, regime, case, seed)
+    expected = reference_results(document, problem, CPU)
+    for mode in MODES:
+        actual = op_results(document, module, problem, FP32, CPU, mode)
+        rows = compare(document, actual, expected, FP32, (regime, str(case), "fp32", mode))
+        bad = [row for row in rows if not row.ok]
+        assert not bad, f"{text}\n{bad}"
+
+
+def _counted(function, name, calls):
+    def wrapper(*args, **kwargs):
+        calls[name] += 1
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,41 @@
+"""The Triton kernels on the CPU, in Triton's interpreter, against the recurrence: small extents, every spec."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.numerics.helpers import ROOT, SPECS
+
+pytest.importorskip("triton")
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
+def test_committed_kernels(path):
+    result = _worker(path.stem)
+    assert result.stdout, result.stderr[-3000:]
+    report = json.loads(result.stdout.splitlines()[-1])
+    keys = ("regime", "case", "precision", "mode", "quantity", "error", "channel")
+    assert not [" ".join(str(row[key]) for key in keys) for row in report["rows"] if not row["ok"]]
+    assert all(report["calls"].values())
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+def test_kernels_of_random_specs():
+    result = _worker("random")
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+def _worker(name: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.numerics.interpreter_worker", name],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
