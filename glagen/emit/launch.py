@@ -9,17 +9,13 @@ from glagen.emit.triton import EXTENT, Tensor
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
-from glagen.schedule.tiles import tiles
+from glagen.schedule.tiles import Tiles, tiles
 
 KernelText = dict[str, Any]  # what emit/module.py knows of a printed kernel
 
 
-def tile_table(kernels: tuple[Kernel, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    rows: list[tuple[str, tuple[int, ...]]] = []
-    for kernel in kernels:
-        t = tiles(kernel)
-        rows.append((kernel.name, (t.key, t.value, t.key_float32, t.value_float32, t.warps, t.stages)))
-    return rows
+def tile_table(kernels: tuple[Kernel, ...]) -> list[tuple[str, Tiles]]:
+    return [(kernel.name, tiles(kernel)) for kernel in kernels]
 
 
 def launches(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:

@@ -12,12 +12,10 @@ WIDEST_FUSED = 128
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The most columns of the key and value axis a tile has, in 16-bit types and in float32."""
+    """The most columns of the key and value axis in a tile: `wide` for 16-bit types, `narrow` for float32 and two warps."""
 
-    key: int
-    value: int
-    key_float32: int
-    value_float32: int
+    wide: tuple[int, int]
+    narrow: tuple[int, int]
     warps: int
     stages: int
 
@@ -25,7 +23,5 @@ class Tiles:
 def tiles(kernel: Kernel) -> Tiles:
     """Requires: a kernel of schedule/plan.py. The sizes fit shared memory of sm_80 and up (tests compile them)."""
     if "i" in kernel.whole:
-        return Tiles(WIDEST_FUSED, 32, WIDEST_FUSED, 16, warps=4, stages=1)
-    if kernel.direction:
-        return Tiles(64, 64, 32, 32, warps=4, stages=2)
-    return Tiles(64, 64, 32, 32, warps=4, stages=1)
+        return Tiles((WIDEST_FUSED, 32), (WIDEST_FUSED, 16), warps=4, stages=1)
+    return Tiles((64, 64), (32, 32), warps=4, stages=2 if kernel.direction else 1)

@@ -1,8 +1,8 @@
 """Verifies kernels in Triton's interpreter: python -m tests.numerics.interpreter_worker NAME
 
-NAME is a spec, whose committed module is taken, or `random`: specs as tests/strategies.py makes them. In a process of its own,
-with TRITON_INTERPRET=1 from the start: Triton reads it when it is imported. Prints a report as JSON; exits 1 if a
-comparison fails.
+NAME is a spec, whose committed module is taken, or `random`: specs as tests/strategies.py makes them. In a process of
+its own, with TRITON_INTERPRET=1 from the start: Triton reads it when it is imported. Prints a report as JSON; exits 1
+if a comparison fails.
 """
 
 from __future__ import annotations
