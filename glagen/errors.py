@@ -79,3 +79,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A help line that names the known word most like `word`, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.65)
     return f"did you mean `{close[0]}`?" if close else ""
+
+
+class UnprovableError(Exception):
+    """A cover that a user asked for has no stability certificate for a gate of this spec."""
+
+    def __init__(self, message: str, help: str) -> None:
+        super().__init__(message)
+        self.message, self.help = message, help

@@ -5,7 +5,7 @@ from __future__ import annotations
 from glagen.check import check
 from glagen.derive import derive
 from glagen.emit import checksum, emit
-from glagen.errors import Source
+from glagen.errors import Diagnostic, Source, SpecError, UnprovableError
 from glagen.ir.document import Document
 from glagen.ir.schedule import Options, Schedule
 from glagen.parse import parse
@@ -19,4 +19,8 @@ def compile_spec(source: Source, options: Options | None = None) -> str:
 
 def plan(document: Document, options: Options) -> Schedule:
     """A parsed spec to its schedule: what `compile_spec` emits and `explain` explains."""
-    return schedule(derive(check(document)), options)
+    program = derive(check(document))
+    try:
+        return schedule(program, options)
+    except UnprovableError as error:
+        raise SpecError(document.source, [Diagnostic(error.message, document.chunk_span, error.help)]) from None

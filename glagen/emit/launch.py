@@ -9,13 +9,8 @@ from glagen.emit.triton import EXTENT, Tensor
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
-from glagen.schedule.tiles import Tiles, tiles
 
 KernelText = dict[str, Any]  # what emit/module.py knows of a printed kernel
-
-
-def tile_table(kernels: tuple[Kernel, ...]) -> list[tuple[str, Tiles]]:
-    return [(kernel.name, tiles(kernel)) for kernel in kernels]
 
 
 def launches(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:

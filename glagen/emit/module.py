@@ -11,7 +11,7 @@ import jinja2
 
 import glagen
 from glagen.emit.interface import interface, lead
-from glagen.emit.launch import launches, tile_table
+from glagen.emit.launch import launches
 from glagen.emit.pointwise import HELPER_NEEDS, TRITON_HELPERS
 from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.step import step_body
@@ -20,7 +20,6 @@ from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Schedule
-from glagen.schedule.tiles import WIDEST_FUSED
 
 TWIN_HELPERS = {
     "_per_head": '''
@@ -96,10 +95,11 @@ def _context(schedule: Schedule, digest: str) -> dict[str, Any]:
         "chunk": schedule.chunk,
         "helpers": _helpers(text),
         "kernels": kernels,
-        "tiles": tile_table(schedule.kernels),
+        "tiles": [(k.name, k.tiles) for k in schedule.kernels],
+        "stateful": tuple(k.name for k in schedule.kernels if k.scans),
         "launches": launches(program, {k["role"]: k for k in kernels}),
         "step_body": step_body(rec),
-        "widest_fused": WIDEST_FUSED,
+        "widest_fused": schedule.widest_fused,
     }
     return context | twin | interface(program)
 

@@ -111,7 +111,7 @@ class TwinPrinter:
 
     def _blocks(self, line: Blocks) -> None:
         header, definitions = opening_text(line, self.chunk, "torch.where")
-        inner = [x.name for x in line.body if isinstance(x, Assign) and x.accumulate]
+        inner = [x.name for x in line.body if x.accumulate]
         for name in dict.fromkeys(inner):
             if identifier(name) not in self.started:
                 self._put(name, "0.0", False)

@@ -240,7 +240,7 @@ class KernelPrinter:
             positions = summed_positions(line)
             value = f"tl.sum({value})" if len(positions) == len(axes) else f"tl.sum({value}, axis={positions[0]})"
         if line.rounded:
-            value = f"({value}).to(DOT)"
+            value = f"({value}).to({'WIDE' if line.rounded == 'wide' else 'DOT'})"
             self.narrow.add(line.name)
         sign = "+=" if line.accumulate else "="
         self._line(f"{identifier(line.name)} {sign} {value}")

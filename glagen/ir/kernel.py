@@ -12,15 +12,16 @@ from glagen.errors import InternalError
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import Expr, refs
 
-
-# Which steps tau a row x sums over, as 0/1 matrices [x, tau] of a chunk.
+# Which steps tau a row x sums over (`RowSum.select`), as 0/1 matrices [x, tau] of a chunk:
 #   through: tau <= x    before: tau < x    from: tau >= x    after: tau > x
-# and inside a block of a cover (`Blocks` below), between row x and the block's anchor:
-#   between: forward for rows above the anchor, backward for rows below it
-#   between_before: the same, reading rows stop a step earlier
-#   leaf / leaf_before: from the leaf's first step through (to before) x
-#   span / span_before: the `offset` steps that end at (before) x;  shift: the one step `offset` earlier
-#   unshift: the one step `offset` later
+# and inside the blocks of a cover (see `Blocks`):
+#   between: from the block's anchor through x for rows above it, from after x to the anchor for rows below it
+#   leaf: from the leaf's first step through x
+#   span: the `offset` steps that end at x;    shift: the one step `offset` earlier
+# With _before they stop a step short of a reading row; with _T they are transposed: x gathers from the rows that it
+# was summed into.
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """The tile of an input, a state or a cotangent, zero outside the tensor."""
@@ -33,7 +34,8 @@ class Load:
 class Assign:
     """name = sum over `over` of a pointwise expression of tiles, broadcast by their axes.
 
-    `rounded`: kept in the type of dot operands, so that other uses see what the dots saw. `guarded`: rows and columns
+    `rounded`: "narrow" or "wide", the type of dot operands it is kept in (see Dot), so that other uses see what the dots
+    saw. `guarded`: rows and columns
     outside the tensor are set to zero, which the expression alone would not give.
     """
 
@@ -42,13 +44,13 @@ class Assign:
     expr: Expr
     over: tuple[str, ...] = ()
     accumulate: bool = False
-    rounded: bool = False
+    rounded: str = ""
     guarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """name = x @ y over the index they share. `wide`: an operand is itself a sum that may outgrow float16."""
+    """name = x @ y over the index they share. `wide`: an operand is a sum or has a growth, which may outgrow float16."""
 
     name: str
     axes: tuple[str, str]
@@ -121,6 +123,16 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
+class Tiles:
+    """The most columns of the key and value axis in a tile: `wide` for 16-bit types, `narrow` for float32."""
+
+    wide: tuple[int, int]
+    narrow: tuple[int, int]
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One launch: a program per block of `owned` axes, per chunk unless it scans, per sequence and head."""
 
@@ -131,10 +143,10 @@ class Kernel:
     whole: tuple[str, ...]  # axes of which one block holds everything
     direction: str | None  # scans: "forward" or "reverse"; None: one chunk a program
     scans: tuple[Scan, ...]
-    loads: tuple[Load, ...]
     zeros: tuple[tuple[str, tuple[str, ...]], ...]  # accumulators
     body: tuple[Line | Loop, ...]
     stores: tuple[Store, ...]
+    tiles: Tiles
 
 
 def written(line: Line) -> tuple[str, ...]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel, Line, Scan
 
+COVERS = ("auto", "anchored", "subchunk", "bisect")
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user may choose. `cover`: auto, anchored, subchunk or bisect."""
+    """What a user may choose. `cover`: one of COVERS, for every vector gate (see schedule/covers.py)."""
 
     cover: str = "auto"
 
@@ -39,3 +41,4 @@ class Schedule:
     twin_forward: tuple[Line | Scan, ...]
     twin_backward: tuple[Line | Scan, ...]
     certificate: tuple[Growth, ...]
+    widest_fused: int  # the widest key axis that a program keeps on chip whole

@@ -12,7 +12,6 @@ from glagen.ir.interval import Interval
 # How far a growth factor 1/Decay may reach in nats: exp(60) times an operand of up to 1e12 is still finite in
 # bfloat16, TF32 and float32 (largest 3.4e38 = exp(88.7)).
 GROWTH_LIMIT = 60.0
-COVERS = ("auto", "anchored", "subchunk", "bisect")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,37 +10,39 @@ from glagen.schedule.tile import Workspace, axes_of, keep, natural, tile, times
 
 
 def gate_gradient(work: Workspace, statement: GateGradient) -> None:
-    """Suffix and prefix sums of what crosses each step. See derive/adjoint.py for why."""
+    """Sum what crosses each step: later reads, earlier writes, everything for the whole chunk, pairs within it.
+
+    Each sum has only the paths that do cross the step, so none takes back what it added, as differences of sums over
+    all later steps would: a closed gate next to an open one keeps its relative precision.
+    """
     axes = statement.out.indices
     gate = statement.gate
-    buckets: dict[str, list[Expr]] = {"from": [], "after": [], "before": []}
-    whole: list[Expr] = []
-    for number_, crossing in enumerate(statement.crossings):
+    sums: dict[str, list[Expr]] = {"from": [], "after": [], "before": []}
+    total: list[Expr] = []
+    for n, crossing in enumerate(statement.crossings):
         decay = crossing.decay
-        if not decay.upper.is_row and not decay.lower.is_row:
-            whole.append(whole_crossing(work, statement, crossing, number_))
+        if crossing.factors:
+            total.append(whole_crossing(work, statement, crossing, n))
         elif crossing.upper and crossing.lower:
-            inner_crossing(work, statement, crossing, number_, buckets)
+            total.append(inner_crossing(work, statement, crossing, n))
         elif crossing.upper:
             select = "after" if decay.upper.before else "from"
-            buckets[select].append(product(work, crossing.upper, axes, f"{gate}_path_{number_}"))
+            sums[select].append(product(work, crossing.upper, axes, f"{gate}_path_{n}"))
         elif crossing.lower:
-            buckets["before"].append(product(work, crossing.lower, axes, f"{gate}_path_{number_}"))
-    total: list[Expr] = []
-    for select, paths in buckets.items():
-        if not paths:
-            continue
-        source, summed = f"{gate}_paths_{select}", f"d{gate}_{select}"
-        value = paths[0]
-        for path in paths[1:]:
-            value = apply("add", value, path)
-        work.emit(Assign(source, axes, value))
-        work.emit(RowSum(summed, axes, Operand(source, axes), select))
-        total.append(tile(summed, *axes))
-    value = total[0] if total else (whole.pop(0))
-    for path in (*total[1:], *whole):
-        value = apply("add", value, path)
-    work.emit(Assign(statement.out.name, axes, value))
+            sums["before"].append(product(work, crossing.lower, axes, f"{gate}_path_{n}"))
+    for select, paths in sums.items():
+        if paths:
+            source, summed = f"{gate}_paths_{select}", f"d{gate}_{select}"
+            work.emit(Assign(source, axes, added(paths)), RowSum(summed, axes, Operand(source, axes), select))
+            total.append(tile(summed, *axes))
+    work.emit(Assign(statement.out.name, axes, added(list(dict.fromkeys(total)))))
+
+
+def added(terms: list[Expr]) -> Expr:
+    total, *rest = terms
+    for term in rest:
+        total = apply("add", total, term)
+    return total
 
 
 def product(work: Workspace, pair: tuple[Operand, Operand], axes: tuple[str, ...], name: str) -> Expr:
@@ -64,25 +66,19 @@ def whole_crossing(work: Workspace, statement: GateGradient, crossing: Crossing,
     return tile(name, *axes)
 
 
-def inner_crossing(
-    work: Workspace, statement: GateGradient, crossing: Crossing, number_: int, buckets: dict[str, list[Expr]]
-) -> None:
-    """Paths within the chunk: summed in the cover's blocks for a vector gate, rows minus columns for a scalar."""
-    decay = crossing.decay
-    read_select = "after" if decay.upper.before else "from"
+def inner_crossing(work: Workspace, statement: GateGradient, crossing: Crossing, n: int) -> Expr:
+    """Paths within the chunk: gathered in the cover's blocks for a vector gate; for a scalar one, summed over reads
+    from the step on, then over writes before it."""
+    gate, decay = statement.gate, crossing.decay
     if decay.axes:
-        axes = statement.out.indices
-        names = [(read_select, f"crossed_{decay.gate}" + ("_before" if decay.upper.before else ""))]
-        names += [("from", f"crossed_{decay.gate}")] if decay.upper.before else []
-        for select, name in names:
-            if tile(name, *axes) not in buckets[select]:
-                buckets[select].append(tile(name, *axes))
-        return
+        return tile(f"crossed_{gate}", *statement.out.indices)
     assert crossing.upper
     x, y = crossing.upper
-    product = keep("earlier", times(natural(x), natural(y)), "t", "s")
-    rows, columns = f"{statement.gate}_rows_{number_}", f"{statement.gate}_columns_{number_}"
-    work.emit(Assign(rows, ("t",), product, over=("s",)))
-    work.emit(Assign(columns, ("s",), product, over=("t",)))
-    buckets[read_select].append(tile(rows, "t"))
-    buckets["from"].append(apply("neg", tile(columns, "t")))
+    paths, later, crossed = (f"{gate}_{name}_{n}" for name in ("pairs", "read_later", "crossed"))
+    both = ("t", "s")
+    work.emit(
+        Assign(paths, both, times(natural(x), natural(y))),
+        RowSum(later, both, Operand(paths, both), "after" if decay.upper.before else "from"),
+        Assign(crossed, ("t",), keep("earlier", tile(later, *both), *both), over=("s",)),
+    )
+    return tile(crossed, "t")

@@ -11,6 +11,7 @@ from glagen.ir.expr import Expr, apply, ref
 from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Line, Load, Loop, Scan, Store, read, written
 from glagen.schedule.covers import Cover
 from glagen.schedule.lower import Lowering
+from glagen.schedule.tiles import tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,18 @@ def build(
     roots = [s.tile for s in stores] + [r for s in scans for r in _names(s.update)]
     body = _phases([*loads, *lines], shape.looped, roots)
     return Kernel(
-        shape.name, shape.doc, shape.owned, shape.looped, shape.whole, shape.direction, scans, (), zeros, body,
-        tuple(stores),
-    )  # fmt: skip
+        name=shape.name,
+        doc=shape.doc,
+        owned=shape.owned,
+        looped=shape.looped,
+        whole=shape.whole,
+        direction=shape.direction,
+        scans=scans,
+        zeros=zeros,
+        body=body,
+        stores=tuple(stores),
+        tiles=tiles(scans=shape.direction is not None, whole=bool(shape.whole)),
+    )
 
 
 def _names(expr: Expr) -> list[str]:

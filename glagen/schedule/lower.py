@@ -13,7 +13,7 @@ from glagen.ir.kernel import Assign, Dot, Line
 from glagen.schedule.crossings import gate_gradient
 from glagen.schedule.factors import SUFFIX, between, factor
 from glagen.schedule.merge import merge_blocks
-from glagen.schedule.tile import Workspace, keep, natural, tile, times
+from glagen.schedule.tile import Crossed, Workspace, keep, natural, tile, times
 from glagen.schedule.triangle import covered_apply, covered_scores
 
 
@@ -60,11 +60,10 @@ class Lowering(Workspace):
         if not decay.axes:
             self._upright |= {o.name for o in crossing.upper}
             return
-        read_bucket = f"crossed_{decay.gate}" + ("_before" if decay.upper.before else "")
-        for pair, bucket in ((crossing.upper, read_bucket), (crossing.lower, f"crossed_{decay.gate}")):
-            made = {s.out.name for s in self.statements if isinstance(s, Contract) and s.order}
+        made = {s.out.name for s in self.statements if isinstance(s, Contract) and s.order}
+        for pair in (crossing.upper, crossing.lower):
             part, partner = sorted(pair, key=lambda o: o.name not in made)
-            self.crossed[part.name] = (decay.gate, partner, bucket)
+            self.crossed[part.name] = Crossed(partner, f"crossed_{decay.gate}")
 
     # -- pointwise ---------------------------------------------------------------------------------------------------
 
@@ -138,7 +137,7 @@ class Lowering(Workspace):
             value = natural(operand)
             axes = tuple(index.axis for index in value.indices)
             product = times(value, *(factor(self, d) for d in decays))
-            self.emit(Assign(name, axes, product, rounded=True))
+            self.emit(Assign(name, axes, product, rounded="narrow"))
         return Operand(name, operand.indices)
 
     def _is_wide(self, *operands: Operand) -> bool:

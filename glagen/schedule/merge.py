@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glagen.ir.kernel import Assign, Blocks, Line, RowSum, read, written
+from glagen.ir.chunk import Operand
+from glagen.ir.expr import Expr, apply, ref
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Line, RowSum, read, written
 
 
 def merge_blocks(lines: list[Line]) -> list[Line]:
@@ -24,7 +26,30 @@ def merge_blocks(lines: list[Line]) -> list[Line]:
                     out[host] = replace(first, body=body)
                 continue
         out.append(line)
-    return out
+    return [replace(x, body=_join_sums(x.body)) if isinstance(x, Blocks) else x for x in out]
+
+
+def _join_sums(body: tuple[BlockLine, ...]) -> tuple[BlockLine, ...]:
+    """Sums of different tiles by the same matrix into the same tile: add the tiles first, and multiply once."""
+    out = list(body)
+    groups: dict[tuple[str, str], list[RowSum]] = {}
+    for line in body:
+        if isinstance(line, RowSum) and line.accumulate:
+            groups.setdefault((line.name, line.select), []).append(line)
+    for group in groups.values():
+        if len(group) < 2:
+            continue
+        last = group[-1]
+        sources = [ref(line.source.name, line.source.indices) for line in group]
+        total: Expr = sources[0]
+        for source in sources[1:]:
+            total = apply("add", total, source)
+        joined = f"{last.name}_paths"
+        at = out.index(last)
+        axes = last.source.indices
+        out[at : at + 1] = [Assign(joined, axes, total), replace(last, source=Operand(joined, axes))]
+        out = [line for line in out if line not in group[:-1]]
+    return tuple(out)
 
 
 def _joins(out: list[Line], n: int, line: Blocks) -> bool:

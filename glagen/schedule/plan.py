@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glagen.errors import InternalError
+from glagen.errors import UnprovableError
 from glagen.ir.chunk import Carry, ChunkProgram, inputs_of
 from glagen.ir.kernel import Kernel, Line, Scan
 from glagen.ir.schedule import Options, Schedule
 from glagen.schedule.certificate import certificate
-from glagen.schedule.covers import Cover, choose_cover
+from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.kernels import Goal, Shape, build, gradient_goals, needed, order_twin, scan_of
 from glagen.schedule.lower import Lowering
-
-DEFAULT_CHUNK = 64
+from glagen.schedule.tiles import DEFAULT_CHUNK, WIDEST_FUSED
 
 
 def schedule(program: ChunkProgram, options: Options) -> Schedule:
-    """Requires: a program with its adjoint. Ensures: a cover with a certificate for every vector gate."""
+    """Requires: a program with its adjoint. Ensures: a cover with a certificate for every vector gate.
+
+    Raises UnprovableError where `options` ask for a cover that has none.
+    """
     chunk = program.recurrence.chunk or DEFAULT_CHUNK
     covers = _covers(program, chunk, options)
     results = [o.name for o in program.outputs] + [s.end for s in program.states]
@@ -30,6 +32,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         _twin(program, covers, results),
         _twin(program, covers, gradients),
         certificate(program, covers),
+        WIDEST_FUSED,
     )
 
 
@@ -40,17 +43,12 @@ def _covers(program: ChunkProgram, chunk: int, options: Options) -> dict[str, Co
             continue
         cover = choose_cover(gate.domain, chunk, program.recurrence.subchunk, options.cover)
         if cover is None:
-            raise CoverError(gate.name, str(gate.domain), chunk, options.cover)
+            raise UnprovableError(
+                f"cover `{options.cover}` has no stability certificate: a log gate in {gate.domain} over {chunk} steps",
+                f"declare a domain of at most {GROWTH_LIMIT:g} nats a chunk, make the chunk shorter, or use cover `auto`",
+            )
         covers[gate.name] = cover
     return covers
-
-
-class CoverError(InternalError):
-    """The cover a user asked for has no certificate for this gate."""
-
-    def __init__(self, gate: str, domain: str, chunk: int, cover: str) -> None:
-        super().__init__(f"cover `{cover}` cannot be proved stable for {gate} in {domain} over a chunk of {chunk}")
-        self.gate, self.domain, self.chunk, self.cover = gate, domain, chunk, cover
 
 
 def _kernels(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kernel, ...]:

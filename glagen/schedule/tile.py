@@ -36,6 +36,14 @@ def axes_of(x: Ref) -> tuple[str, ...]:
     return tuple(index.axis for index in x.indices)
 
 
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """A product within the chunk that feeds a gate's gradient: part times `partner` goes to the tile `bucket`."""
+
+    partner: Operand
+    bucket: str
+
+
 @dataclass(slots=True)
 class Workspace:
     """The lines of one kernel (or of the PyTorch form), as they grow."""
@@ -50,7 +58,7 @@ class Workspace:
     named: dict[str, object] = field(default_factory=dict)
     _transposed: set[str] = field(default_factory=set)
     _upright: set[str] = field(default_factory=set)
-    crossed: dict[str, tuple[str, Operand, str]] = field(default_factory=dict)  # part -> gate, partner, bucket
+    crossed: dict[str, Crossed] = field(default_factory=dict)  # by the part that carries a gate's gradient
 
     def emit(self, *lines: Line) -> None:
         self.lines.extend(lines)

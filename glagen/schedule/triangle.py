@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from glagen.ir.chunk import Contract, Decay, Operand
-from glagen.ir.expr import Ref, apply
+from glagen.ir.expr import Expr, Ref, apply
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, RowSum
-from glagen.schedule.tile import Workspace, axes_of, keep, natural, tile, times
+from glagen.schedule.tile import Crossed, Workspace, axes_of, keep, natural, tile, times
 
 
 def ends(work: Workspace, decay: Decay, kind: str) -> tuple[list[BlockLine], Ref, Ref]:
@@ -50,11 +50,11 @@ def covered_scores(
         else:
             lines, up, low = ends(work, decay, kind)
             down_name, up_name = faded(work, reader, decay, "down"), faded(work, writer, decay, "up")
-            lines.append(Assign(down_name, axes_of(up), times(natural(reader), up), rounded=True))
-            lines.append(Assign(up_name, axes_of(low), times(natural(writer), low), rounded=True))
+            lines.append(Assign(down_name, axes_of(up), times(natural(reader), up), rounded=_width(kind)))
+            lines.append(Assign(up_name, axes_of(low), times(natural(writer), low), rounded=_width(kind)))
             x, y = Operand(down_name, reader.indices), Operand(up_name, writer.indices)
             x, y = (y, x) if mark else (x, y)
-            lines.append(Dot(f"{out}_block", axes, x, y))  # type: ignore[arg-type]
+            lines.append(Dot(f"{out}_block", axes, x, y, wide=kind == "leaf"))  # type: ignore[arg-type]
             hit = keep(f"same{mark}", tile(f"{out}_block", *axes), *axes)
             lines.append(Assign(out, axes, hit, accumulate=True))
         work.emit(Blocks(kind, leaf, tuple(lines)))
@@ -84,19 +84,16 @@ def covered_apply(
         lines, up, low = ends(work, decay, kind)
         own, other = (low, up) if transposed else (up, low)
         rounded = faded(work, rows, decay, "down" if transposed else "up")
-        lines.append(Assign(rounded, axes, times(natural(rows), other), rounded=True))
+        lines.append(Assign(rounded, axes, times(natural(rows), other), rounded=_width(kind)))
         block = f"{matrix.name}_same"
         lines.append(Assign(block, w_axes, keep(f"same{mark}", matrix, *w_axes)))
         part = f"{out.name}_part"
         lines.append(Dot(part, axes, Operand(block, w_axes), Operand(rounded, rows.indices), wide=True))  # type: ignore[arg-type]
         lines.append(Assign(out.name, axes, times(own, tile(part, *axes)), accumulate=True))
         if crossed:
-            _, partner, bucket = crossed
-            consumed = faded(work, partner, decay, "up" if transposed else "down")
-            lines.append(Assign(consumed, axes, times(natural(partner), own), rounded=True))
-            path = times(tile(consumed, *axes), tile(part, *axes))
-            path = apply("neg", path) if transposed else path
-            lines.append(Assign(bucket, axes, path, accumulate=True))
+            consumed = faded(work, crossed.partner, decay, "up" if transposed else "down")
+            lines.append(Assign(consumed, axes, times(natural(crossed.partner), own), rounded=_width(kind)))
+            lines += _paths(crossed, kind, decay, times(tile(consumed, *axes), tile(part, *axes)), transposed, axes)
         work.emit(Blocks(kind, leaf, tuple(lines)))
     if statement.order == "<=":
         own_weight = f"{weights.name}_diagonal{mark}"
@@ -140,13 +137,34 @@ def offset_apply(
         lines.append(picked)
         sent, part = f"{out.name}_sent", f"{out.name}_part"
         lines.append(Assign(sent, axes, times(tile(weight, "t"), fade, natural(rows))))
-        lines.append(RowSum(part, axes, Operand(sent, axes), "unshift"))
+        lines.append(RowSum(part, axes, Operand(sent, axes), "shift_T"))
         lines.append(Assign(out.name, axes, tile(part, *axes), accumulate=True))
-    if crossed:
-        _, partner, bucket = crossed
-        path = times(natural(partner), tile(part, *axes))
-        lines.append(Assign(bucket, axes, apply("neg", path) if transposed else path, accumulate=True))
+    if crossed and not transposed:  # one interval a diagonal: its reading end says it all
+        path = times(natural(crossed.partner), tile(part, *axes))
+        lines += _paths(crossed, "offsets", decay, path, transposed, axes)
     return lines
+
+
+def _paths(
+    crossed: Crossed, kind: str, decay: Decay, path: Expr, transposed: bool, axes: tuple[str, ...]
+) -> list[BlockLine]:
+    """Hand a path's derivative to every step its exponent sums: the transpose of the sum that made the exponent.
+
+    Both halves of an anchored decay run forward, so nothing is ever subtracted; only a leaf's growth is, by its sign.
+    """
+    before = "_before" if decay.upper.before and not (transposed and kind == "leaf") else ""
+    select = {"bisect": "between", "strips": "between", "leaf": "leaf", "offsets": "span"}[kind] + before
+    name = f"{crossed.bucket}_{'up' if transposed else 'down'}"
+    signed = apply("neg", path) if transposed and kind == "leaf" else path
+    return [
+        Assign(name, axes, signed),
+        RowSum(crossed.bucket, axes, Operand(name, axes), f"{select}_T", accumulate=True),
+    ]
+
+
+def _width(kind: str) -> str:
+    """Growths, and decays that they are to meet, may leave float16's range."""
+    return "wide" if kind == "leaf" else "narrow"
 
 
 def faded(work: Workspace, operand: Operand, decay: Decay, way: str) -> str:

@@ -1,10 +1,9 @@
-"""What the numerical tests share: parsing, compiling and importing specs, and running ops on the CPU."""
+"""What the numerical tests share: parsing, compiling and importing specs, and comparing tensors."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib.util
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +15,13 @@ from torch import Tensor
 from glagen.errors import Source
 from glagen.ir.document import Document
 from glagen.ir.schedule import Options
+from glagen.loader import import_path, load
 from glagen.parse import parse
 
 ROOT = Path(__file__).parents[2]
 SPECS = sorted((ROOT / "specs").glob("*.yaml"))
 CPU = torch.device("cpu")
+os.environ.setdefault("GLAGEN_CACHE", tempfile.mkdtemp(prefix="glagen-tests-"))  # leave the user's alone
 
 
 def document_of(text: str) -> Document:
@@ -33,32 +34,13 @@ def spec_text(name: str) -> str:
 
 def generated(name: str) -> ModuleType:
     """The committed module of a spec."""
-    return import_file(ROOT / "generated" / f"{name}.py")
+    return import_path(ROOT / "generated" / f"{name}.py", f"committed_{name}")
 
 
 @functools.lru_cache(maxsize=64)
 def compiled(text: str, cover: str = "auto") -> ModuleType:
-    """The module that a spec compiles to; from a file, for Triton reads the source of its kernels."""
-    from glagen.pipeline import compile_spec
-
-    module = compile_spec(Source("test.yaml", text), options=Options(cover=cover))
-    digest = hashlib.sha256(module.encode()).hexdigest()[:16]
-    path = Path(_folder()) / f"op_{digest}.py"
-    path.write_text(module)
-    return import_file(path)
-
-
-@functools.cache
-def _folder() -> str:
-    return tempfile.mkdtemp(prefix="glagen-tests-")
-
-
-def import_file(path: Path) -> ModuleType:
-    description = importlib.util.spec_from_file_location(path.stem, path)
-    assert description is not None and description.loader is not None
-    module = importlib.util.module_from_spec(description)
-    description.loader.exec_module(module)
-    return module
+    """The module that a spec compiles to."""
+    return load(Source("test.yaml", text), Options(cover=cover))
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glagen.reference import output_names
+from glagen.reference import output_names, run
 from glagen.regimes import Case, draw
 from glagen.tolerances import PRECISIONS
 from glagen.verify import MODES, compare, op_results, reference_results, verify
@@ -36,6 +36,16 @@ def test_the_op_is_the_recurrence(text, case, regime, seed):
         actual = op_results(document, module, problem, FP64, CPU, mode)
         rows += compare(document, actual, expected, FP64, (regime, str(case), "fp64", mode))
     assert not failures(rows)
+
+
+@settings(max_examples=15)
+@given(*arguments, st.sampled_from(("bf16", "fp16")))
+def test_half_precision_loses_what_rounding_loses(text, case, regime, seed, name):
+    document, module, precision = document_of(text), compiled(text), PRECISIONS[name]
+    problem = draw(document, regime, case, seed)
+    actual = op_results(document, module, problem, precision, CPU)
+    expected = reference_results(document, problem, CPU)
+    assert not failures(compare(document, actual, expected, precision, (regime, str(case), name, "auto")))
 
 
 @settings(max_examples=15)
@@ -149,8 +159,6 @@ def test_the_final_state_alone_has_gradients():
     *_, final = module.gla(**leaves, initial_state=problem.initial_state, output_final_state=True)
     cotangent = randn(*final.shape)
     got = torch.autograd.grad(final, list(leaves.values()), cotangent, allow_unused=True)
-    from glagen.reference import run
-
     _, expected = run(document, leaves, problem.initial_state)
     want = torch.autograd.grad(expected, list(leaves.values()), cotangent, allow_unused=True)
     for name, x, y in zip(leaves, got, want, strict=True):

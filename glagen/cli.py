@@ -1,0 +1,214 @@
+"""The command line. Exit codes: 0 fine, 1 a check failed, 2 a bad spec or bad usage."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from glagen import __version__
+from glagen.emit import is_ours
+from glagen.errors import SpecError
+from glagen.files import write_text
+from glagen.ir.document import Document
+from glagen.ir.schedule import COVERS, Options
+from glagen.parse import parse, read
+from glagen.pipeline import compile_spec, plan
+
+SPECS = click.argument("specs", nargs=-1, required=True, type=click.Path(path_type=Path))
+SPEC = click.argument("spec", type=click.Path(path_type=Path))
+COVER = click.option("--cover", type=click.Choice(COVERS), default="auto", help="How vector gates are tiled.")
+DEVICE = click.option("--device", help="cuda, cpu, ...; the GPU if there is one.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="glagen")
+def main() -> None:
+    """Compile specs of gated linear recurrences to Triton kernels with autograd."""
+
+
+def _each(specs: tuple[Path, ...], work: Callable[[Path], bool]) -> None:
+    """Do `work` for every spec; every bad one is reported before the exit code is chosen."""
+    worst = 0
+    for path in specs:
+        try:
+            worst = max(worst, 0 if work(path) else 1)
+        except SpecError as error:
+            click.echo(error.render(), err=True)
+            worst = 2
+        except OSError as error:
+            click.echo(f"{error.filename or path}: {error.strerror or error}", err=True)
+            worst = 2
+    sys.exit(worst)
+
+
+@main.command("compile")
+@SPECS
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("generated"),
+              show_default=True, help="Folder for the modules.")  # fmt: skip
+@click.option("--check", "only_check", is_flag=True, help="Write nothing; exit 1 unless the modules are fresh.")
+@click.option("--force", is_flag=True, help="Overwrite files that were edited or are not glagen's.")
+@click.option("--target", "targets", multiple=True, help="Also build the kernels ahead of time: sm_80, sm_90, ...")
+@COVER
+def compile_command(
+    specs: tuple[Path, ...], output: Path, only_check: bool, force: bool, targets: tuple[str, ...], cover: str
+) -> None:
+    """Write the module of each SPEC."""
+    options = Options(cover=cover)
+    _check_targets(targets)
+
+    def work(path: Path) -> bool:
+        source = read(path)
+        text = compile_spec(source, options)
+        name = parse(source).name
+        place = output / f"{name}.py"
+        present = place.read_text(encoding="utf-8") if place.is_file() else None
+        if only_check:
+            state = "fresh" if present == text else "missing" if present is None else "stale"
+            click.echo(f"{place}: {state}")
+            return state == "fresh"
+        if present is not None and present != text and not is_ours(present) and not force:
+            click.echo(f"{place}: not as glagen wrote it; move it away, or overwrite it with --force", err=True)
+            return False
+        if present != text:
+            write_text(place, text)
+        click.echo(f"{path} -> {place}")
+        _build(text, parse(source), targets)
+        return True
+
+    _each(specs, work)
+
+
+def _check_targets(targets: tuple[str, ...]) -> None:
+    if not targets:
+        return
+    try:
+        from glagen.targets import parse_target
+
+        for target in targets:
+            parse_target(target)
+    except ImportError:
+        raise click.UsageError("--target needs triton, which is not installed") from None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _build(text: str, document: Document, targets: tuple[str, ...]) -> None:
+    """Build kernels for head sizes of 128 in bfloat16 and say what they cost."""
+    import torch
+
+    from glagen.loader import import_text
+    from glagen.targets import build
+
+    for target in targets:
+        for b in build(import_text(text), document, target, torch.bfloat16, 128, 128):
+            click.echo(
+                f"  {target} {b.kernel} {b.dtype} K{b.K} V{b.V}: {b.shared} of {b.shared_limit} bytes shared, "
+                f"{b.registers} registers, {b.spills} bytes spilled, {' '.join(b.mma) or 'no tensor cores'}"
+            )
+
+
+@main.command()
+@SPEC
+@click.option("--format", "form", type=click.Choice(("text", "latex")), default="text", show_default=True)
+@COVER
+def explain(spec: Path, form: str, cover: str) -> None:
+    """Say how SPEC was understood, derived and scheduled."""
+
+    def work(path: Path) -> bool:
+        from glagen.explain import explain as explained
+
+        document = parse(read(path))
+        click.echo(explained(document, plan(document, Options(cover=cover)), form), nl=False)
+        return True
+
+    _each((spec,), work)
+
+
+@main.command()
+@SPEC
+@DEVICE
+@click.option("--json", "as_json", is_flag=True, help="Print every comparison as JSON.")
+@click.option("--regime", "regimes", multiple=True, help="Gates to draw (may be repeated); all unless given.")
+@COVER
+def check(spec: Path, device: str | None, as_json: bool, regimes: tuple[str, ...], cover: str) -> None:
+    """Verify the op of SPEC against the float64 recurrence, here and now."""
+    from glagen.regimes import REGIMES
+
+    for regime in regimes:
+        if regime not in REGIMES:
+            raise click.UsageError(f"unknown regime {regime!r}: expected one of {', '.join(REGIMES)}")
+    place = _device(device)
+
+    def work(path: Path) -> bool:
+        from glagen.loader import load
+        from glagen.verify import verify
+
+        source = read(path)
+        document, module = parse(source), load(source, Options(cover=cover))
+        with _progress(as_json) as say:
+            report = verify(document, module, place, regimes=regimes or REGIMES, progress=say)
+        if as_json:
+            click.echo(json.dumps(report.to_dict()))
+        else:
+            Console(width=None if sys.stdout.isatty() else 120).print(report.table())
+        return report.ok
+
+    _each((spec,), work)
+
+
+def _progress(quiet: bool) -> Any:
+    """A context whose value takes lines of progress; on a terminal they show, elsewhere not."""
+    from contextlib import contextmanager
+
+    @contextmanager
+    def shown() -> Any:
+        console = Console(stderr=True)
+        if quiet or not console.is_terminal:
+            yield lambda text: None
+            return
+        with console.status("starting") as status:
+            yield status.update
+
+    return shown()
+
+
+@main.command()
+@SPEC
+@DEVICE
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("generated"),
+              show_default=True, help="Folder of the module.")  # fmt: skip
+def run(spec: Path, device: str | None, output: Path) -> None:
+    """Run the compiled module of SPEC forward and backward on random tensors, and say what happened."""
+    place = _device(device)
+
+    def work(path: Path) -> bool:
+        from glagen.trial import trial
+
+        document = parse(read(path))
+        module = output / f"{document.name}.py"
+        if not module.is_file():
+            click.echo(f"{module}: no such file; `glagen compile {path} -o {output}` writes it", err=True)
+            return False
+        lines, ok = trial(document, module, place)
+        click.echo("\n".join(lines))
+        return ok
+
+    _each((spec,), work)
+
+
+def _device(name: str | None) -> str:
+    import torch
+
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise click.UsageError(f"device {name!r} is not to be had: {str(error).splitlines()[0]}") from None
+    return name

@@ -1,0 +1,186 @@
+"""Sections 6 and 7: how the causal triangle is tiled and why that is legal, and the stability certificate."""
+
+from __future__ import annotations
+
+from glagen.errors import InternalError
+from glagen.explain.outline import (
+    Block,
+    Equation,
+    Equations,
+    Inline,
+    Items,
+    Listing,
+    Product,
+    Quote,
+    Section,
+    Table,
+    say,
+)
+from glagen.ir.chunk import Carry, Contract, Decay, GateInfo, Point, Statement
+from glagen.ir.kernel import Blocks, RowSum
+from glagen.ir.schedule import Growth, Schedule
+
+PICTURE = 16  # most rows of a picture
+Part = tuple[str, int]  # kind and leaf of ir.kernel.Blocks
+
+
+def parts_of(schedule: Schedule, gate: str) -> tuple[Part, ...]:
+    """The kinds of blocks, and their sizes, that tile the triangle for a gate, in order."""
+    found: dict[Part, None] = {}
+    for line in schedule.twin_forward:
+        if isinstance(line, Blocks) and any(isinstance(x, RowSum) and x.source.name == gate for x in line.body):
+            found[(line.kind, line.leaf)] = None
+    return tuple(found)
+
+
+def covers(schedule: Schedule) -> Section:
+    """The cover of each vector gate, and why it is legal."""
+    program = schedule.program
+    gates = {g.name: g for g in program.gates}
+    blocks: list[Block] = []
+    drawn: tuple[Part, ...] | None = None
+    for name, text in schedule.covers:
+        gate = gates[name]
+        between = Decay(name, gate.axes, Point("s"), Point("t"))
+        cover = text.split(" ")[0]
+        side = "key" if "i" in gate.axes else "value"
+        halves = (Decay(name, gate.axes, Point("s"), Point("r")), Decay(name, gate.axes, Point("r"), Point("t")))
+        blocks.append(
+            say(
+                f"`{name}`: cover `{cover}`. Inside a chunk, ",
+                between,
+                f" differs from one {side} channel to the next, so products over $s$ and $t$ are matrix products only "
+                "where it splits at an anchor $r$ into a factor of row $t$ and a factor of row $s$:",
+            )
+        )
+        blocks.append(Equations((Equation(between, Product(halves)),)))
+        blocks.append(say("Its product is then taken block by block; the triangle of all $s <= t$ is tiled so:"))
+        parts = parts_of(schedule, name)
+        items = [_part(kind, leaf, schedule.chunk, gate) for kind, leaf in parts]
+        items.append(("the diagonal, $s = t$, where there is no decay: elementwise",))
+        blocks.append(Items(tuple(items)))
+        if parts == drawn:
+            blocks.append(say("The picture is the same as above."))
+            continue
+        drawn, lines = parts, picture(schedule.chunk, parts)
+        blocks += [Listing(tuple(lines)), say(_legend(schedule.chunk, "".join(lines)))]
+    plain = [g for g in program.gates if not g.axes]
+    for gate in plain:
+        blocks.append(
+            say(
+                f"`{gate.name}` is one number a step: its decay multiplies the scores after their matrix product, "
+                "as a triangular matrix whose exponents are each summed over their own interval. It needs no cover."
+            )
+        )
+    if not program.gates:
+        blocks.append(say("There is no gate, so nothing to cover: the triangle is one masked matrix product."))
+    return Section("The cover of the causal triangle", tuple(blocks))
+
+
+def _part(kind: str, leaf: int, chunk: int, gate: GateInfo) -> Inline:
+    below = "Both factors sum log gates over forward intervals, so both are at most 1, whatever the gates."
+    match kind:
+        case "bisect":
+            rows = f"{leaf} row{'s' * (leaf > 1)}"
+            return (
+                f"`bisect`: the chunk is halved, and its halves again, down to {rows}: {_levels(chunk, leaf)} in all. "
+                "In each square the later half reads what the earlier half wrote, and $r$ is the last step of the "
+                f"earlier half. {below}",
+            )
+        case "strips":
+            return (
+                f"`strips`: each sub-chunk of {leaf} rows reads what all sub-chunks before it wrote, and $r$ is the "
+                f"step before its first. {below}",
+            )
+        case "leaf":
+            worst = leaf * -gate.domain.low
+            return (
+                f"`leaf`: diagonal blocks of {leaf} rows, with $r$ the step before their first. The factor of row $s$ "
+                f"is then a growth over at most {leaf} steps; the log gate is in ${gate.domain}$, so its exponent "
+                f"is at most {worst:g}, within the bound of the certificate below.",
+            )
+        case "offsets":
+            return (
+                f"`offsets`: diagonal blocks of {leaf} rows, one diagonal $t - s = 1 .. {leaf - 1}$ at a time, "
+                "elementwise and with no split: the decay over the last $t - s$ steps is at most 1.",
+            )
+        case _:
+            raise InternalError(f"unknown blocks {kind}")
+
+
+def _levels(chunk: int, leaf: int) -> str:
+    levels = (chunk // leaf).bit_length() - 1
+    return f"{levels} level{'s' * (levels > 1)}"
+
+
+def picture(chunk: int, parts: tuple[Part, ...]) -> list[str]:
+    """The triangle as text, rows t down and columns s across; a cell stands for chunk / 16 rows of each."""
+    size = min(chunk, PICTURE)
+    scale = chunk // size
+    return [" ".join(_cell(parts, t, s, scale, chunk) for s in range(t + 1)) for t in range(size)]
+
+
+def _legend(chunk: int, shown: str) -> str:
+    scale = max(chunk // PICTURE, 1)
+    cell = "one row and column" if scale == 1 else f"{scale} rows and columns"
+    marks = {
+        "A": "equal letters side by side are one block",
+        "=": "`=` is a block that holds its diagonal, with its anchor before its first row",
+        "o": "`o` is taken one diagonal at a time",
+        "*": "`*` holds blocks smaller than a cell, and the diagonal",
+        "\\": "`\\` is the diagonal",
+    }
+    used = [text for mark, text in marks.items() if mark in shown]
+    return f"Rows read ($t$) and columns write ($s$); a cell is {cell}; {'; '.join(used)}."
+
+
+def _cell(parts: tuple[Part, ...], t: int, s: int, scale: int, chunk: int) -> str:
+    """What stands for the block that holds the first row and column of a cell (t, s), s <= t."""
+    row, column = t * scale, s * scale
+    for kind, leaf in parts:
+        if kind == "bisect":
+            half, letter = chunk // 2, 0
+            while half >= max(leaf, scale):
+                if row // (2 * half) == column // (2 * half) and row // half != column // half:
+                    return "ABCDEFGHIJ"[letter]
+                half, letter = half // 2, letter + 1
+        elif kind == "strips" and row // leaf != column // leaf:
+            return "ABCDEFGHIJKLMNP"[min(row // leaf - 1, 14)]
+        elif kind in ("leaf", "offsets") and row // leaf == column // leaf:
+            small = leaf < scale or leaf == 1
+            return (
+                "*" if small else ("=" if kind == "leaf" else "*" if s == t and scale > 1 else "\\" if s == t else "o")
+            )
+    return "\\" if t == s and scale == 1 else "*"
+
+
+# -- certificate -------------------------------------------------------------------------------------------------------
+
+
+def certificate(schedule: Schedule) -> Section:
+    """Every exponential with its worst exponent."""
+    if not schedule.certificate:
+        return Section("The stability certificate", (say("No exponential of a gate is computed."),))
+    known = _decays(schedule)
+    rows = tuple(_growth(growth, known) for growth in schedule.certificate)
+    return Section(
+        "The stability certificate",
+        (
+            say(
+                "Every exponential of gates that is computed, in all kernels and in the PyTorch form, with the "
+                "steps it sums over and the largest value its exponent can have, in nats:"
+            ),
+            Table(("exponential", "interval", "worst", "why it is finite"), rows),
+        ),
+    )
+
+
+def _growth(growth: Growth, known: dict[str, Decay]) -> tuple[Inline, ...]:
+    inverse, bare = growth.where.startswith("1/"), growth.where.removeprefix("1/")
+    shown: Inline = ("1/" if inverse else "", known[bare]) if bare in known else (Quote(growth.where),)
+    return (shown, (Quote(growth.interval),), (f"{growth.worst:g}",), (Quote(growth.reason),))
+
+
+def _decays(schedule: Schedule) -> dict[str, Decay]:
+    statements: tuple[Statement, ...] = schedule.program.forward + schedule.program.backward
+    return {str(d): d for s in statements if isinstance(s, Contract | Carry) for d in s.decays}

@@ -1,0 +1,157 @@
+"""Section 8: each kernel's grid, what it reads, writes and keeps on chip, its loops and its tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from glagen.emit.module import tensor_shape
+from glagen.emit.triton import KernelPrinter
+from glagen.errors import InternalError
+from glagen.explain.outline import Block, Facts, Inline, Quote, Section, Subtitle, say
+from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Loop, RowSum
+from glagen.ir.schedule import Schedule
+
+SIDE = {"i": "key", "j": "value"}
+POINTWISE = "pointwise work"
+BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "C", "s": "C"}
+
+
+def kernels(schedule: Schedule) -> Section:
+    """Every kernel, in order of launch."""
+    fused = [k for k in schedule.kernels if k.whole]
+    names = ", ".join(f"`{k.name}`" for k in fused)
+    blocks: list[Block] = [
+        say(
+            f"$C$ is {schedule.chunk} steps; BLOCK_K and BLOCK_V are the columns of the key and value axis that a tile "
+            "holds. Tensors with `chunks` hold one state per chunk. Matrix products accumulate in float32, and sums of "
+            "log gates are float32 throughout."
+        )
+    ]
+    if fused:
+        blocks.append(
+            say(
+                f"{names} does the whole forward alone, for keys up to {schedule.widest_fused} wide; the two other "
+                "forward kernels do it in turn, with more programs at a time and the chunk states in memory for the "
+                "backward."
+            )
+        )
+    for kernel in schedule.kernels:
+        blocks += [Subtitle(f"Kernel `{kernel.name}`"), say(Quote(kernel.doc)), Facts(tuple(_facts(schedule, kernel)))]
+    return Section("The kernels", tuple(blocks))
+
+
+def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
+    reads, writes = _traffic(schedule, kernel)
+    return [
+        ("programs", (_grid(kernel),)),
+        ("reads", ("; ".join(reads) or "nothing",)),
+        ("writes", ("; ".join(writes) or "nothing",)),
+        ("keeps on chip", (_on_chip(kernel),)),
+        ("work", (_work(schedule, kernel),)),
+        ("tiles", (_tiles(kernel),)),
+    ]
+
+
+def _grid(kernel: Kernel) -> str:
+    parts = [f"block of the {SIDE[a]} axis" for a in kernel.owned if a not in kernel.whole]
+    parts += [] if kernel.direction else ["chunk"]
+    return f"one per {', per '.join([*parts, 'sequence and head'])}"
+
+
+def _traffic(schedule: Schedule, kernel: Kernel) -> tuple[list[str], list[str]]:
+    """Tensors read and written, with their shapes."""
+    program = schedule.program
+    per_head = frozenset(d.name for d in program.recurrence.declarations if d.kind in ("parameter", "constant"))
+    states = frozenset(n for s in program.states for n in (s.name, s.adjoint_end))
+    printer = KernelPrinter(kernel, schedule.chunk, per_head, states)
+    printer.print()
+    outputs = {f"{store.target}_out": store.target for store in kernel.stores}
+    outputs |= {n: n for scan in kernel.scans for n in (scan.saved, scan.last) if n}
+    reads, writes = [], []
+    for tensor in printer.tensors.values():
+        shape = tensor_shape(tensor.kind, tensor.axes)
+        note = (
+            " if given" if tensor.optional and tensor.name not in outputs else " if wanted" if tensor.optional else ""
+        )
+        if tensor.name in outputs:
+            writes.append(f"`{outputs[tensor.name]}` ${shape}${note}")
+        else:
+            reads.append(f"`{tensor.name}` ${shape}${note}")
+    return reads, writes
+
+
+def _on_chip(kernel: Kernel) -> str:
+    kept = [f"`{s.tile}` {_shape(('i', 'j'))}, from chunk to chunk" for s in kernel.scans]
+    sums = [f"`{name}` {_shape(axes)}" for name, axes in kernel.zeros]
+    kept += [f"sums of one chunk: {', '.join(sums)}"] if sums else []
+    return "; ".join(kept) or "the tiles of one chunk, nothing beyond it"
+
+
+def _shape(axes: tuple[str, ...]) -> str:
+    return f"$[{', '.join(BLOCK[a] for a in axes)}]$" if axes else "(a number)"
+
+
+# -- work --------------------------------------------------------------------------------------------------------------
+
+
+def _work(schedule: Schedule, kernel: Kernel) -> str:
+    """What stands in which loop, counted in matrix products."""
+    parts: list[str] = []
+    run: list[Line] = []
+    for item in kernel.body:
+        if isinstance(item, Loop):
+            inside = _lines(item.body, schedule.chunk)
+            parts += [
+                _lines(run, schedule.chunk),
+                f"for each block of the {SIDE[item.axis]} axis: {inside or POINTWISE}",
+            ]
+            run = []
+        else:
+            run.append(item)
+    parts = [x for x in (*parts, _lines(run, schedule.chunk)) if x]
+    text = "; ".join(parts) or POINTWISE
+    order = {"forward": "from first to last", "reverse": "from last to first", None: ""}[kernel.direction]
+    return f"walks over the chunks {order}, in each: {text}" if order else text
+
+
+def _lines(lines: Sequence[Line], chunk: int) -> str:
+    parts = [x for x in (_products(lines), _sums(lines)) if x]
+    for line in lines:
+        if isinstance(line, Blocks):
+            work = [x for x in (_products(line.body), _sums(line.body)) if x]
+            parts.append(f"{_passes(line, chunk)} with {' and '.join(work) or POINTWISE} each")
+    return ", ".join(parts)
+
+
+def _products(lines: Sequence[Line]) -> str:
+    return _count(sum(isinstance(x, Dot) for x in lines), "matrix product")
+
+
+def _sums(lines: Sequence[Line]) -> str:
+    return _count(sum(isinstance(x, RowSum) for x in lines), "sum over steps")
+
+
+def _count(number: int, word: str) -> str:
+    plural = word.replace("sum ", "sums ") if word.startswith("sum") else f"{word}s"
+    return f"{number} {word if number == 1 else plural}" if number else ""
+
+
+def _passes(line: Blocks, chunk: int) -> str:
+    match line.kind:
+        case "bisect":
+            return _count((chunk // line.leaf).bit_length() - 1, "level") + " of halves"
+        case "strips":
+            return _count(chunk // line.leaf - 1, "strip")
+        case "leaf":
+            return f"all diagonal blocks of {line.leaf} rows at once"
+        case "offsets":
+            return _count(line.leaf - 1, "diagonal")
+        case _:
+            raise InternalError(f"unknown blocks {line.kind}")
+
+
+def _tiles(kernel: Kernel) -> str:
+    t = kernel.tiles
+    wide, narrow = (f"{key} by {value}" for key, value in (t.wide, t.narrow))
+    stages = f"{t.stages} stage{'s' * (t.stages > 1)}"
+    return f"BLOCK_K by BLOCK_V at most {wide} (float32: {narrow}); {t.warps} warps, {stages}"

@@ -1,0 +1,207 @@
+"""Names of a spec never meet the words of the generated code.
+
+A spec is compiled with names nothing else has, and again with one of them replaced by a word that the generated code
+uses somewhere (its locals, its arguments, names of derived tiles). Where two names became one, a function has fewer
+distinct names than before: that is seen without running anything, in kernels as in Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from glagen.errors import Source, SpecError
+from glagen.parse import parse
+from glagen.pipeline import compile_spec
+from glagen.regimes import Case, draw
+from glagen.tolerances import PRECISIONS
+from glagen.verify import compare, op_results, reference_results
+from tests.mutation.judge import twin_only
+
+ROOT = Path(__file__).parents[2]
+FULL = os.environ.get("GLAGEN_FULL") == "1"
+ROLES = ("QQ", "KK", "VV", "GG", "UU", "CC", "SC", "ST", "OO", "PP", "AA", "OP")
+DECLARED = """
+name: OP
+inputs:
+  QQ: [t, i]
+  KK: [t, i]
+  VV: [t, j]
+  {gate}
+  UU: {{axes: [i], kind: parameter}}
+  CC: {{kind: constant, axes: [], domain: "(0, 1)", value: 1 - 2**(-5 - h)}}
+  SC: {{kind: scalar, default: K**-0.5}}
+state: ST[i, j]
+equations:
+  - AA[t,i] = QQ[t,i] * SC
+  - ST[t,i,j] = exp({exponent}) * CC * ST[t-1,i,j] + KK[t,i] * VV[t,j]
+  - OO[t,j] = sum(i, AA[t,i] * ST[t,i,j]) + sum(i, QQ[t,i] * UU[i] * KK[t,i]) * VV[t,j]
+  - PP[t,j] = sum(i, tanh(KK[t,i]) * ST[t-1,i,j])
+chunk: 16
+"""
+FORMS = {
+    "key": DECLARED.format(gate='GG: {axes: [t, i], domain: "[-inf, 0]"}', exponent="GG[t,i]"),
+    "value": DECLARED.format(gate='GG: {axes: [t, j], domain: "[-5, 0]"}', exponent="GG[t,j]"),
+    "scalar": DECLARED.format(gate="GG: [t]", exponent="-softplus(GG[t])"),
+}
+PLAIN = {role: f"zq{role.lower()}x" for role in ROLES}
+CASE = Case(1, 19, 2, 3, 2)
+
+
+def text_of(form: str, role: str = "QQ", name: str = "") -> str:
+    names = PLAIN | ({role: name} if name else {})
+    return re.sub(r"\b(" + "|".join(ROLES) + r")\b", lambda m: names[m.group()], FORMS[form])
+
+
+@functools.cache
+def module_text(form: str, role: str = "QQ", name: str = "") -> str:
+    return compile_spec(Source("names.yaml", text_of(form, role, name)))
+
+
+def functions(text: str) -> dict[int, set[str]]:
+    """The distinct names of each function, by the function's place in the module."""
+    found = {}
+    for n, node in enumerate(x for x in ast.walk(ast.parse(text)) if isinstance(x, ast.FunctionDef)):
+        inner = list(ast.walk(node))
+        names = [x.id for x in inner if isinstance(x, ast.Name)] + [x.arg for x in inner if isinstance(x, ast.arg)]
+        found[n] = set(names)
+    found[-1] = {x.name for x in ast.parse(text).body if isinstance(x, ast.FunctionDef | ast.ClassDef)}
+    return found
+
+
+@functools.cache
+def words() -> tuple[str, ...]:
+    """Every name the generated code uses, and those of derived tiles as they follow from what inputs may be called."""
+    found: set[str] = set()
+    for form in FORMS:
+        tree = ast.parse(module_text(form))
+        for node in ast.walk(tree):
+            match node:
+                case ast.Name(id=name) | ast.arg(arg=name):
+                    found.add(name)
+                case ast.keyword(arg=str() as name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                    found.add(name)
+    named = {re.sub("|".join(PLAIN.values()), short, name) for name in found for short in ("q", "S", "op")}
+    derived = {f"{word}_" for word in named if len(word) < 12}
+    return tuple(sorted(w for w in named | derived if admitted(w)))
+
+
+def admitted(name: str) -> bool:
+    try:
+        parse(Source("x.yaml", text_of("key", "KK", name)))
+    except SpecError:
+        return False
+    return True
+
+
+def trials() -> list[tuple[str, str, str]]:
+    """(form, role, word): each word in each role of one form in turn; all forms when GLAGEN_FULL=1."""
+    found = list(itertools.product(FORMS, ROLES, words()))
+    return found if FULL else found[:: len(FORMS) * 4 + 1]
+
+
+def merged(form: str, role: str, name: str) -> list[str]:
+    """Functions in which two names have become one, or the reason why there is no module at all."""
+    try:
+        text = module_text(form, role, name)
+        there = functions(text)
+    except SpecError:
+        return []  # refused, which is an answer too
+    except Exception as e:
+        return [f"{type(e).__name__}: {str(e)[:120]}"]
+    usual = functions(module_text(form))
+    if there.keys() != usual.keys():
+        return ["another number of functions"]
+    names = [n.name for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)] + ["the module"]
+    return [names[n] for n, those in usual.items() if len(there[n]) < len(those)]
+
+
+def test_no_name_of_a_spec_meets_a_word_of_the_code():
+    assert len(words()) > 200
+    found = {f"{form}: {role} called {name}": m for form, role, name in trials() if (m := merged(form, role, name))}
+    lines = "\n".join(f"{where}: {', '.join(m)}" for where, m in found.items())
+    assert not found, f"{len(found)} collisions\n{lines[:6000]}"
+
+
+# Words that mean something in every part of the generated code, in the role where they would do most harm.
+HARMFUL = [
+    ("QQ", "row"), ("QQ", "b"), ("QQ", "head"), ("QQ", "x"), ("QQ", "dtype"), ("QQ", "config"), ("QQ", "fused"),
+    ("KK", "carried"), ("KK", "kept"), ("KK", "results"), ("KK", "tensors"), ("KK", "gradients"), ("KK", "do"),
+    ("KK", "dq"), ("KK", "query"), ("KK", "scores"), ("KK", "outputs"), ("VV", "last"), ("VV", "read"),
+    ("VV", "state"), ("VV", "ctx"), ("VV", "needed"), ("VV", "chunk"), ("VV", "chunks"), ("VV", "CHUNK"),
+    ("GG", "gate_k"), ("GG", "gate"), ("GG", "level"), ("GG", "upper"), ("GG", "same"), ("GG", "log_gate_k_within"),
+    ("UU", "step"), ("UU", "n"), ("UU", "B"), ("UU", "F"), ("CC", "device"), ("CC", "name"), ("SC", "program"),
+    ("SC", "range"), ("SC", "zip"), ("ST", "o"), ("ST", "carried"), ("OO", "last"), ("OO", "outputs"), ("OO", "q"),
+    ("PP", "S_final"), ("OP", "F"), ("OP", "range"), ("OP", "step"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("role", "name"), HARMFUL, ids=lambda x: x)
+def test_such_specs_compute_what_they_say(role, name):
+    form = "key"
+    try:
+        document = parse(Source("names.yaml", text_of(form, role, name)))
+        module = twin_only(module_text(form, role, name))
+    except SpecError:
+        return
+    problem = draw(document, "unit", CASE)
+    expected = reference_results(document, problem, torch.device("cpu"))
+    actual = op_results(document, module, problem, PRECISIONS["fp64"], torch.device("cpu"), "saved")
+    rows = compare(document, actual, expected, PRECISIONS["fp64"], ("unit", str(CASE), "fp64", "saved"))
+    assert all(row.ok for row in rows), [row for row in rows if not row.ok]
+
+
+WORKER = """
+import importlib.util, sys, torch
+from glagen.errors import Source
+from glagen.loader import import_path
+from glagen.parse import parse
+from glagen.pipeline import compile_spec
+from glagen.regimes import Case, draw
+from glagen.tolerances import PRECISIONS
+from glagen.verify import compare, op_results, reference_results
+from pathlib import Path
+torch.set_num_threads(1)
+text, folder = sys.argv[1:]
+source = Source("names.yaml", text)
+path = Path(folder) / "names.py"
+path.write_text(compile_spec(source))
+document, module = parse(source), import_path(path, "names")
+assert module._on_triton(torch.zeros(1))
+problem = draw(document, "unit", Case(1, 19, 1, 3, 2))
+cpu = torch.device("cpu")
+expected = reference_results(document, problem, cpu)
+for mode in ("saved", "recomputed"):
+    actual = op_results(document, module, problem, PRECISIONS["fp32"], cpu, mode)
+    rows = compare(document, actual, expected, PRECISIONS["tf32"], ("unit", "", "fp32", mode))
+    assert all(row.ok for row in rows), [row for row in rows if not row.ok]
+print("fine")
+"""
+
+
+def test_a_spec_of_such_names_runs_in_the_interpreter(tmp_path):
+    """All names at once are words of the kernels."""
+    names = {"QQ": "row", "KK": "b", "VV": "same", "GG": "upper", "UU": "step", "CC": "chunk", "SC": "head"}
+    names |= {"ST": "scores", "OO": "dq", "PP": "query", "AA": "half", "OP": "kernel"}
+    text = re.sub(r"\b(" + "|".join(ROLES) + r")\b", lambda m: names[m.group()], FORMS["key"])
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", WORKER, text, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert run.stdout == "fine\n", run.stderr[-700:]
+
+
+def test_two_reads_and_names_that_end_alike():
+    """`identifier` adds an underscore: a name that already ends in one stays another name."""
+    renamed = text_of("key").replace("zqqqx", "row").replace("zqkkx", "row_").replace("zqvvx", "row__")
+    text = compile_spec(Source("names.yaml", renamed))
+    usual = functions(module_text("key"))
+    assert {n: len(x) for n, x in functions(text).items()} == {n: len(x) for n, x in usual.items()}

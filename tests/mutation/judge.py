@@ -1,0 +1,188 @@
+"""Runs mutants: compiled to a module, executed in float64, and compared to the independent reference."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from glagen.check import check
+from glagen.derive import derive
+from glagen.emit import emit
+from glagen.errors import InternalError, Source
+from glagen.ir.document import Document
+from glagen.ir.interval import Interval
+from glagen.ir.schedule import Options, Schedule
+from glagen.parse import parse
+from glagen.regimes import Case, draw
+from glagen.schedule import schedule
+from glagen.tolerances import PRECISIONS
+from glagen.verify import Results, op_results, reference_results
+from tests.mutation.mutants import Mutant
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+FULL = os.environ.get("GLAGEN_FULL") == "1"
+CHUNK = 16
+CASE = Case(1, 40, 2, 3, 2)  # two chunks and a half
+LIMIT = 1e-6
+
+# The committed specs read after the write; these read before it, where every interval ends a step earlier.
+BEFORE = {
+    "before_k": ("g: {axes: [t, i], domain: '[-inf, 0]'}", "exp(g[t,i])"),
+    "before_v": ("g: {axes: [t, j], domain: '[-inf, 0]'}", "exp(g[t,j])"),
+    "before_scalar": ("g: {axes: [t], domain: '[-inf, 0]'}", "exp(g[t])"),
+}
+
+
+def text_of(name: str) -> str:
+    if name not in BEFORE:
+        return (ROOT / "specs" / f"{name}.yaml").read_text()
+    gate, factor = BEFORE[name]
+    return (
+        f"name: {name}\ninputs:\n  q: [t, i]\n  k: [t, i]\n  v: [t, j]\n  u: {{axes: [i], kind: parameter}}\n  {gate}\n"
+        f"state: S[i, j]\nequations:\n  - S[t,i,j] = {factor} * S[t-1,i,j] + k[t,i] * v[t,j]\n"
+        "  - o[t,j] = sum(i, q[t,i] * S[t-1,i,j]) + sum(i, q[t,i] * u[i] * k[t,i]) * v[t,j]\n"
+    )
+
+
+SPECS = (*sorted(p.stem for p in (ROOT / "specs").glob("*.yaml")), *BEFORE)
+# Other covers of the same recurrence: sub-chunks with an exact diagonal, halves down to anchored leaves, one leaf.
+COVERS: dict[str, dict[str, Any]] = {
+    "": {},
+    "subchunk": {"subchunk": 4},
+    "leaves": {"low": -5.0},
+    "anchored": {"low": -1.0},
+}
+
+
+def document_of(name: str, subchunk: int | None = None, low: float | None = None) -> Document:
+    """A spec with small chunks; `low` bounds the range of its log gates."""
+    document = parse(Source(f"{name}.yaml", text_of(name)))
+    declarations = document.declarations
+    if low is not None:
+        bounded = Interval(low, 0.0)
+        declarations = tuple(
+            replace(d, domain=bounded) if d.domain == Interval(-math.inf, 0.0) else d for d in declarations
+        )
+    return replace(document, chunk=CHUNK, subchunk=subchunk, declarations=declarations)
+
+
+@dataclass
+class Judge:
+    """Tells right modules from wrong ones, for one spec and one case."""
+
+    document: Document
+    case: Case = CASE
+    precision: str = "fp64"
+    limit: float = LIMIT
+    load: Callable[[str], ModuleType] = field(default=lambda text: twin_only(text))
+
+    def __post_init__(self) -> None:
+        self.problem = draw(self.document, "unit", self.case)
+        self.expected = reference_results(self.document, self.problem, CPU)
+        self.program = derive(check(self.document))
+        self.schedule = schedule(self.program, Options())
+        self.text = emit(self.schedule, "0" * 16)
+        self.seen: dict[str, str] = {}
+
+    def verdict(self, mutant: Mutant) -> str:
+        """`killed`, `refused` (an invariant of a later stage broke) or `survived`."""
+        try:
+            value = mutant.value if isinstance(mutant.value, Schedule) else schedule(mutant.value, Options())
+            text = emit(value, "0" * 16)
+        except InternalError:
+            return "refused"
+        except (AssertionError, LookupError, TypeError, ValueError, StopIteration, AttributeError, RecursionError):
+            return "crashed"
+        if text not in self.seen:
+            self.seen[text] = "survived" if text == self.text else self._run(text)
+        return self.seen[text]
+
+    def _run(self, text: str) -> str:
+        try:
+            results = self.results(text)
+        except Exception:
+            return "killed"
+        return "survived" if self.error(results) <= self.limit else "killed"
+
+    def results(self, text: str) -> Results:
+        modes = ("saved", "recomputed") if self.precision == "fp32" else ("saved",)
+        found: Results = {}
+        for mode in modes:
+            module = self.load(text)
+            precision = PRECISIONS[self.precision]
+            actual = op_results(self.document, module, self.problem, precision, CPU, mode)
+            found |= {f"{mode} {name}": x for name, x in actual.items()}
+        return found
+
+    def error(self, results: Results) -> float:
+        """The worst error of any result, relative to its largest number; infinite for what is not a number."""
+        worst = 0.0
+        for name, actual in results.items():
+            expected = self.expected[name.split(" ", 1)[1]]
+            if actual.shape != expected.shape or not bool(actual.isfinite().all()):
+                return float("inf")
+            off = (actual.double() - expected).abs().max() / expected.abs().max().clamp(min=1e-9)
+            worst = max(worst, float(off))
+        return worst
+
+
+def twin_only(text: str) -> ModuleType:
+    """The module from its text, as where there is no Triton: the PyTorch form serves everything."""
+
+    def without_triton(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.split(".")[0] == "triton":
+            raise ImportError(name)
+        return builtins.__import__(name, *args, **kwargs)
+
+    module = ModuleType("mutant")
+    module.__dict__["__builtins__"] = {**vars(builtins), "__import__": without_triton}
+    exec(compile(text, "mutant", "exec"), module.__dict__)
+    return module
+
+
+def judge_all(judge: Judge, mutants: Iterable[Mutant]) -> tuple[Counter[str], list[str]]:
+    """How many mutants met which fate, and who survived."""
+    fates: Counter[str] = Counter()
+    survivors = []
+    for mutant in mutants:
+        fate = judge.verdict(mutant)
+        fates[fate] += 1
+        if fate == "survived":
+            survivors.append(mutant.label)
+    return fates, survivors
+
+
+def chosen(mutants: list[Mutant], where: str, every: int) -> list[Mutant]:
+    """All of them when GLAGEN_FULL=1, else one in `every`, and always those that are known to survive."""
+    known = survivors_of(where)
+    return [m for n, m in enumerate(mutants) if FULL or n % every == 0 or m.label in known]
+
+
+@functools.cache
+def listed() -> dict[str, dict[str, str]]:
+    """survivors.txt: by where they are, the labels of mutants that change nothing, and why."""
+    found: dict[str, dict[str, str]] = {}
+    reason = where = ""
+    for line in (Path(__file__).parent / "survivors.txt").read_text().splitlines():
+        if line.startswith("# "):
+            reason = line[2:]
+        elif line.startswith("    "):
+            found.setdefault(where, {})[line.strip()] = reason
+        elif line:
+            where = line.removesuffix(":")
+    return found
+
+
+def survivors_of(where: str) -> set[str]:
+    return set(listed().get(where, {}))
