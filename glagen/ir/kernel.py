@@ -34,9 +34,8 @@ class Load:
 class Assign:
     """name = sum over `over` of a pointwise expression of tiles, broadcast by their axes.
 
-    `rounded`: "narrow" or "wide", the type of dot operands it is kept in (see Dot), so that other uses see what the dots
-    saw. `guarded`: rows and columns
-    outside the tensor are set to zero, which the expression alone would not give.
+    `rounded`: "narrow" or "wide", the type of dot operands it is kept in (see Dot), so that other uses see what the
+    dots saw. `guarded`: rows and columns outside the tensor are set to zero, which the expression would not give.
     """
 
     name: str
@@ -50,7 +49,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """name = x @ y over the index they share. `wide`: an operand is a sum or has a growth, which may outgrow float16."""
+    """name = x @ y over the index they share. `wide`: an operand is a sum or a growth, which may outgrow float16."""
 
     name: str
     axes: tuple[str, str]

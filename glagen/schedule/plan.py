@@ -45,7 +45,7 @@ def _covers(program: ChunkProgram, chunk: int, options: Options) -> dict[str, Co
         if cover is None:
             raise UnprovableError(
                 f"cover `{options.cover}` has no stability certificate: a log gate in {gate.domain} over {chunk} steps",
-                f"declare a domain of at most {GROWTH_LIMIT:g} nats a chunk, make the chunk shorter, or use cover `auto`",
+                f"declare a domain of at most {GROWTH_LIMIT:g} nats a chunk, or shorten the chunk, or use cover `auto`",
             )
         covers[gate.name] = cover
     return covers

@@ -1,0 +1,35 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`. Both set up .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SPEC ?= specs/gla.yaml
+
+.PHONY: run test lint types fresh check clean
+
+run: $(VENV)/.ready  ## compile SPEC, then run the op forward and backward on this machine
+	$(BIN)/glagen compile $(SPEC)
+	$(BIN)/glagen run $(SPEC)
+
+test: $(VENV)/.ready  ## the whole suite
+	$(BIN)/python -m pytest -q -n auto
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready
+	$(BIN)/mypy
+
+fresh: $(VENV)/.ready  ## is generated/ what the specs compile to?
+	$(BIN)/glagen compile --check specs/*.yaml
+
+check: lint types fresh test
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[triton,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)
