@@ -145,7 +145,7 @@ class StateInfo:
 
 @dataclass(frozen=True, slots=True)
 class InputGradient:
-    """The gradient of input `name` is the sum of `parts` (each with the input's axes, plus t for a parameter)."""
+    """The gradient of `name` is the sum of `parts`; a parameter's are over one chunk, and may still have t."""
 
     name: str
     parts: tuple[Operand, ...]

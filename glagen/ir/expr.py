@@ -148,6 +148,8 @@ def show(expr: Expr, parent: int = 0) -> str:
             return f"{name}[{','.join(map(str, indices))}]" if indices else name
         case Sum(axis=axis, body=body):
             return f"sum({axis}, {show(body)})"
+        case Apply(function="neg", args=(Number(value=value),)):
+            return show(Number(-value), parent)
         case Apply(function="neg", args=(x,)):
             text = f"-{show(x, 3)}"
             return f"({text})" if parent > 1 else text

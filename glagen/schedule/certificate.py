@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Contract, Decay
 from glagen.ir.schedule import Growth
 from glagen.schedule.covers import GROWTH_LIMIT, Cover
@@ -32,20 +31,34 @@ def _forward(program: ChunkProgram, decay: Decay) -> str:
 
 
 def _covered(program: ChunkProgram, decay: Decay, cover: Cover) -> list[Growth]:
+    """A cover's factors: split at an anchor r in its blocks, or whole along single diagonals."""
     gate = next(g for g in program.gates if g.name == decay.gate)
+    split = f"({decay.lower}, r] and (r, {decay.upper}]"
+    whole = f"({decay.lower}, {decay.upper}]"
     entries = []
     for kind, leaf in cover.parts:
-        if kind != "leaf":
-            what = {"bisect": "halves", "strips": "sub-chunks", "offsets": "single diagonals"}[kind]
-            reason = f"{cover.name}: {what} down to {leaf} rows, both factors forward: at most 1"
-            entries.append(Growth(str(decay), f"({decay.lower}, r] and (r, {decay.upper}]", 0.0, reason))
-            continue
-        worst = leaf * -gate.domain.low
-        if not worst <= GROWTH_LIMIT:
-            worst = math.inf
-        reason = (
-            f"{cover.name}: growth over at most {leaf} steps of a log gate in {gate.domain}; "
-            f"exp({worst:g}) times operands up to 1e12 stays below 3.4e38; never held in float16"
-        )
-        entries.append(Growth(f"1/{decay}", f"(r, {decay.lower}]", worst, reason))
+        rows = "1 row" if leaf == 1 else f"{leaf} rows"
+        match kind:
+            case "bisect":
+                reason = f"{cover.name}: halves down to {rows}, both factors forward: at most 1"
+                entries.append(Growth(str(decay), split, 0.0, reason))
+            case "strips":
+                reason = f"{cover.name}: sub-chunks of {rows} against all before, both factors forward: at most 1"
+                entries.append(Growth(str(decay), split, 0.0, reason))
+            case "offsets":
+                reason = f"{cover.name}: each diagonal of {rows} by itself, forward: at most 1"
+                entries.append(Growth(str(decay), whole, 0.0, reason))
+            case "leaf":
+                worst = leaf * -gate.domain.low
+                if not worst <= GROWTH_LIMIT:
+                    raise InternalError(f"{decay} may grow by {worst} nats over {rows}")
+                forward = f"{cover.name}: forward from the anchor over at most {rows}: at most 1"
+                entries.append(Growth(str(decay), f"(r, {decay.upper}]", 0.0, forward))
+                reason = (
+                    f"{cover.name}: growth over at most {rows} of a log gate in {gate.domain}; exp({worst:g}) times "
+                    f"operands up to 1e12 stays below 3.4e38; never held in float16"
+                )
+                entries.append(Growth(f"1/{decay}", f"(r, {decay.lower}]", worst, reason))
+            case _:
+                raise InternalError(f"unknown blocks {kind}")
     return entries
