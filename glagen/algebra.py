@@ -26,7 +26,8 @@ ZERO = number(0)
 def stable(expr: Expr) -> Expr:
     """The same function in a form that neither overflows nor cancels.
 
-    log(sigmoid(x)) -> logsigmoid(x), 1 - sigmoid(x) -> sigmoid(-x), log(1 + exp(x)) -> softplus(x), log(exp(x)) -> x,
+    log(sigmoid(x)) -> logsigmoid(x), 1 - sigmoid(x) -> sigmoid(-x), 1 - exp(x) -> -expm1(x),
+    log(1 + exp(x)) -> softplus(x), log(exp(x)) -> x,
     log(x**p) -> p log(x) where the logarithm exists anyway.
     """
     match expr:
@@ -42,6 +43,10 @@ def _stable_node(node: Apply) -> Expr:
     match node:
         case Apply(function="sub", args=(one, Apply(function="sigmoid", args=(x,)))) if one == ONE:
             return stable(apply("sigmoid", negated(x)))
+        case Apply(function="sub", args=(one, Apply(function="exp", args=(x,)))) if one == ONE:
+            return negated(apply("expm1", x))
+        case Apply(function="sub", args=(Apply(function="exp", args=(x,)), one)) if one == ONE:
+            return apply("expm1", x)
         case Apply(function="log", args=(Apply(function="exp", args=(x,)),)):
             return x
         case Apply(function="exp", args=(Apply(function="log", args=(x,)),)):
@@ -147,6 +152,7 @@ _clamp = _function("clamp", lambda n, x: _unclamped(x))
 _sigmoid: Any = _function("sigmoid", lambda n, x: _sigmoid(x) * _sigmoid(-x))
 _logsigmoid = _function("logsigmoid", lambda n, x: _sigmoid(-x))
 _softplus = _function("softplus", lambda n, x: _sigmoid(x))
+_expm1 = _function("expm1", lambda n, x: sympy.exp(x))
 _tanh: Any = _function("tanh", lambda n, x: 1 - _tanh(x) ** 2)
 _relu = _function("relu", lambda n, x: _positive(x))
 _elu = _function("elu", lambda n, x: sympy.exp(_min(x, 0)))
@@ -169,7 +175,7 @@ _TO_SYMPY: dict[str, Any] = {
     cls.__name__: cls
     for cls in (
         *(_step, _positive, _sign, _clamp, _unclamped, _sigmoid, _logsigmoid, _softplus, _tanh),
-        *(_relu, _elu, _silu, _abs, _max, _min),
+        *(_expm1, _relu, _elu, _silu, _abs, _max, _min),
     )
 }
 

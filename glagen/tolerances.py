@@ -101,7 +101,7 @@ def errors(x: Tensor, expected: Tensor, layout: str) -> tuple[float, float]:
     """
     if x.shape != expected.shape:
         return math.nan, math.nan
-    x, expected = x.double(), expected.double()
+    x, expected = x.double(), expected.to(x.device, torch.float64)
     squares, difference = expected.square(), (x - expected).square()
     scale = squares.mean().sqrt().clamp(min=ZERO)
     over = difference.mean().sqrt() / scale

@@ -41,10 +41,15 @@ def verify(
     precisions: Sequence[str] | None = None,
     modes: Sequence[str] = MODES,
     invariants: bool = True,
+    reference_device: str | torch.device | None = None,
     seed: int = 0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """Compare the op of `module` to the recurrence `document` states. Raises nothing for a wrong result: see Report."""
+    """Compare the op of `module` to the recurrence that `document` states; wrong results are in the report.
+
+    `device` is where the op runs, and the reference too unless `reference_device` says otherwise. `progress` is told
+    what is being compared.
+    """
     device = torch.device(device)
     cuda = device.type == "cuda"
     chosen = [PRECISIONS[p] for p in precisions or (CUDA_PRECISIONS if cuda else CPU_PRECISIONS)]
@@ -53,7 +58,7 @@ def verify(
         for regime in regimes:
             progress(f"{document.name}: {regime}, {case}")
             problem = draw(document, regime, case, seed)
-            expected = reference_results(document, problem, device)
+            expected = reference_results(document, problem, torch.device(reference_device or device))
             for precision in chosen:
                 labels = (regime, str(case), precision.name)
                 for mode in modes:

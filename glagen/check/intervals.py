@@ -53,7 +53,7 @@ def apply_interval(function: str, args: tuple[Interval, ...]) -> Interval:
             return _neg(_max(_neg(x), _neg(y)))
         case "max", (x, y):
             return _max(x, y)
-        case (("exp" | "log" | "sqrt" | "sigmoid" | "logsigmoid" | "softplus" | "tanh" | "elu"), (x,)):
+        case (("exp" | "log" | "sqrt" | "sigmoid" | "logsigmoid" | "softplus" | "tanh" | "elu" | "expm1"), (x,)):
             return _increasing(function, x)
         case _:
             raise InternalError(f"no interval rule for {function} of {len(args)} arguments")
@@ -217,6 +217,7 @@ _INCREASING: dict[str, tuple[Callable[[float], float], float, float, float]] = {
     "logsigmoid": (lambda x: -_softplus(-x), -math.inf, -math.inf, 0),
     "softplus": (_softplus, -math.inf, 0, math.inf),
     "tanh": (math.tanh, -math.inf, -1, 1),
+    "expm1": (lambda x: math.inf if x > 709 else math.expm1(x), -math.inf, -1, math.inf),
     "elu": (lambda x: x if x > 0 else math.expm1(x), -math.inf, -1, math.inf),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from glagen.emit.pointwise import TORCH, Writer
+from glagen.emit.pointwise import TORCH, Writer, tidy
 from glagen.emit.triton import EXTENT
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
@@ -76,20 +76,19 @@ def interface(program: ChunkProgram) -> dict[str, Any]:
         "cotangents": ", ".join(identifier(c) for c in program.cotangents),
         "adjoint_finals": ", ".join(f"{s.adjoint_end}_final" for s in program.states),
         "adjoint_initials": ", ".join(f"{s.adjoint}_initial" for s in program.states),
+        "scalars": [d.name for d in rec.declarations if d.kind == "scalar"],
         "tensors": [{"name": d.name, "layout": layout(d)} for d in tensors],
         "outputs": [
             {"name": identifier(o.name), "cotangent": identifier(c), "extent": EXTENT[o.indices[-1]]}
             for o, c in zip(program.outputs, program.cotangents, strict=True)
         ],
         "differentiable": ", ".join(identifier(d.name) for d in grads),
-        "fixed": "".join(f"{identifier(d.name)}, " for d in fixed_),
-        "apply_arguments": ", ".join(
-            [
-                *(d.name if d.kind == "scalar" else f"{d.name}.contiguous()" for d in fixed_),
-                *(f"{d.name}.contiguous()" for d in grads),
-                "initial_state if initial_state is None else initial_state.contiguous()",
-            ]
-        ),
+        "fixed": ", ".join(f"{identifier(d.name)}" for d in fixed_) + ("," if len(fixed_) == 1 else ""),
+        "apply_arguments": [
+            *(d.name if d.kind == "scalar" else f"{d.name}.contiguous()" for d in fixed_),
+            *(f"{d.name}.contiguous()" for d in grads),
+            "initial_state if initial_state is None else initial_state.contiguous()",
+        ],
         "first_needed": 1 + len(fixed_),
         "nones": ", ".join(["None"] * (1 + len(fixed_))),
         "public_signature": ", ".join([*public, "initial_state=None", "output_final_state=False", 'states="auto"']),
@@ -120,7 +119,7 @@ def default_lines(rec: Recurrence) -> list[str]:
     for d in rec.declarations:
         if d.default is None:
             continue
-        value = Writer(TORCH, lambda r: r.name).write(d.default, ())
+        value = tidy(Writer(TORCH, lambda r: r.name).write(d.default, ()))
         lines.append(f"if {d.name} is None:")
         if d.kind == "scalar":
             lines.append(f"    {d.name} = {value}")

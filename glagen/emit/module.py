@@ -154,11 +154,15 @@ def _twin(schedule: Schedule) -> dict[str, Any]:
     program = schedule.program
     per_head = frozenset(d.name for d in program.recurrence.declarations if d.kind in ("parameter", "constant"))
     numbers = frozenset(d.name for d in program.recurrence.declarations if d.kind == "scalar")
+    wanted = {
+        "twin_forward": frozenset(f"{s.name}_final" for s in program.states),
+        "twin_backward": frozenset(f"{s.adjoint}_initial" for s in program.states),
+    }
     result: dict[str, Any] = {}
     everything = []
     for role, lines in (("twin_forward", schedule.twin_forward), ("twin_backward", schedule.twin_backward)):
         first = identifier(lead(program).name)
-        printer = TwinPrinter(schedule.chunk, per_head, numbers, first)
+        printer = TwinPrinter(schedule.chunk, per_head, numbers, first, wanted[role])
         body = printer.print(lines)
         starts = [s.name + "_initial" for s in program.states]
         if role == "twin_backward":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -66,6 +67,11 @@ class Writer:
                 raise InternalError(f"cannot write {expr!r}")
 
 
+def tidy(text: str) -> str:
+    """The text without parentheses around single words."""
+    return re.sub(r"(?<![\w\])])\((\w+)\)", r"\1", text)
+
+
 def number_text(value: Fraction) -> str:
     return f"{value.numerator}.0" if value.denominator == 1 else repr(float(value))
 
@@ -88,22 +94,29 @@ def spread_torch(text: str, own: Axes, axes: Axes) -> str:
     raise InternalError(f"{text} with axes {own} does not fit {axes}")
 
 
-# Helpers of the Triton dialect that take more than one operation; emitted where used. `_log1p` is exact where 1 + x
-# rounds, which the logarithms of sigmoids need.
+# Helpers of the Triton dialect that take more than one operation; emitted where used. `_log1p` and `_expm1` stay exact
+# where 1 + x rounds.
 TRITON_HELPERS = {
     "_log1p": """
-@triton.jit
+@_jit
 def _log1p(x):
     u = 1.0 + x
     return tl.where(u == 1.0, x, tl.log(u) * (x / tl.where(u == 1.0, 1.0, u - 1.0)))
 """,
     "_softplus": """
-@triton.jit
+@_jit
 def _softplus(x):
     return tl.where(x < 0.0, 0.0, x) + _log1p(tl.exp(-tl.abs(x)))
 """,
+    "_expm1": """
+@_jit
+def _expm1(x):
+    u = tl.exp(x)
+    near = tl.where((u == 1.0) | (u == 0.0), 1.0, tl.log(u))
+    return tl.where(u == 1.0, x, tl.where(tl.abs(x) < 1.0, (u - 1.0) * (x / near), u - 1.0))
+""",
     "_power": """
-@triton.jit
+@_jit
 def _power(x, y):
     return tl.exp(y * tl.log(x))
 """,
@@ -119,7 +132,8 @@ TRITON = Dialect(
         "softplus": "_softplus({x})",
         "tanh": "(2.0 * tl.sigmoid(2.0 * ({x})) - 1.0)",
         "relu": "tl.where({x} < 0.0, 0.0, {x})",
-        "elu": "tl.where({x} > 0.0, {x}, tl.exp({x}) - 1.0)",
+        "elu": "tl.where({x} > 0.0, {x}, _expm1({x}))",
+        "expm1": "_expm1({x})",
         "silu": "({x}) * tl.sigmoid({x})",
         "sqrt": "tl.sqrt({x})",
         "abs": "tl.abs({x})",
@@ -146,6 +160,7 @@ TORCH = Dialect(
         "tanh": "torch.tanh({x})",
         "relu": "torch.relu({x})",
         "elu": "F.elu({x})",
+        "expm1": "torch.expm1({x})",
         "silu": "F.silu({x})",
         "sqrt": "torch.sqrt({x})",
         "abs": "torch.abs({x})",

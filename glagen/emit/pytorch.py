@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from glagen.emit.blocks import opening_text
 from glagen.emit.lines import full_axes, summed_positions
-from glagen.emit.pointwise import TORCH, Writer
+from glagen.emit.pointwise import TORCH, Writer, tidy
 from glagen.emit.triton import ROW_MASKS, SELECT_MASK
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
@@ -16,11 +16,14 @@ from glagen.ir.kernel import Assign, Blocks, Dot, Line, Load, RowSum, Scan
 class TwinPrinter:
     """Prints the body of the forward or the backward. `masks` collects the row masks it uses."""
 
-    def __init__(self, chunk: int, head_inputs: frozenset[str], numbers: frozenset[str], lead: str) -> None:
+    def __init__(
+        self, chunk: int, head_inputs: frozenset[str], numbers: frozenset[str], lead: str, wanted: frozenset[str]
+    ) -> None:
         self.chunk = chunk
         self.head_inputs = head_inputs
         self.masks: dict[str, None] = {}
         self.guards = False
+        self.wanted = wanted  # final states that are returned
         self.lead = lead  # the input that B, T, H and the type are read from
         self.text: list[str] = []
         self.indent = 0
@@ -29,7 +32,7 @@ class TwinPrinter:
         self.writer = Writer(TORCH, self._tile, self.numbers)
 
     def _line(self, text: str) -> None:
-        self.text.append("    " * self.indent + text)
+        self.text.append("    " * self.indent + tidy(text))
 
     def _tile(self, r: Ref) -> str:
         return self._mask(r.name[1:]) if r.name.startswith("%") else identifier(r.name)
@@ -139,4 +142,6 @@ class TwinPrinter:
         self._line(f"    {name}.append(carried)")
         self._line(f"    carried = {update}")
         flip = "[::-1]" if scan.reverse else ""
-        self._line(f"{last}, {name} = carried, torch.stack({name}{flip}, 2)")
+        self._line(f"{name} = torch.stack({name}{flip}, 2)")
+        if scan.last in self.wanted:
+            self._line(f"{last} = carried")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glagen.emit.interface import default_lines, extents
-from glagen.emit.pointwise import TORCH, Writer
+from glagen.emit.pointwise import TORCH, Writer, tidy
 from glagen.emit.words import identifier
 from glagen.ir.expr import Expr, Ref, Sum, ref, rewrite
 from glagen.ir.recurrence import SIDE_AXES, Recurrence
@@ -32,7 +32,7 @@ def step_body(rec: Recurrence) -> list[str]:
         update += f" * {_as_tile(decay, axes)}"
     for write in state.writes:
         a, b = _write(rec, write.key, ("i",), 2), _write(rec, write.value, ("j",), 2)
-        update += f" + ({a}){AT['i']} * ({b}){AT['j']}"
+        update += tidy(f" + ({a}){AT['i']} * ({b}){AT['j']}")
     lines.append(f"state = {update}")
     lines += _reads(rec, before=False)
     for output in rec.outputs:
@@ -43,7 +43,7 @@ def step_body(rec: Recurrence) -> list[str]:
 
 def _reads(rec: Recurrence, before: bool) -> list[str]:
     return [
-        f"{identifier(r.name)} = (({_write(rec, r.query, ('i',))}){AT['i']} * state).sum(-2)"
+        tidy(f"{identifier(r.name)} = (({_write(rec, r.query, ('i',))}){AT['i']} * state).sum(-2)")
         for r in rec.reads
         if r.before == before
     ]

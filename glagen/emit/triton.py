@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from glagen.emit.blocks import opening_text
 from glagen.emit.lines import full_axes, summed_positions
-from glagen.emit.pointwise import TRITON, Writer
+from glagen.emit.pointwise import TRITON, Writer, tidy
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import Operand
@@ -53,14 +53,23 @@ class KernelPrinter:
         self.masks: dict[str, None] = {}
         self.narrow: set[str] = set()  # tiles that may not be float32
         self.scalars: dict[str, None] = {}
+        self.scopes: list[set[str]] = [set()]  # offsets named so far, by loop
         self.text: list[str] = []
         self.indent = 0
         self.writer = Writer(TRITON, self._tile)
 
     # -- plumbing ----------------------------------------------------------------------------------------------------
 
-    def _line(self, text: str = "") -> None:
-        self.text.append("    " * self.indent + text if text else "")
+    def _line(self, text: str) -> None:
+        self.text.append("    " * self.indent + tidy(text))
+
+    def _enter(self) -> None:
+        self.indent += 1
+        self.scopes.append(set())
+
+    def _leave(self) -> None:
+        self.indent -= 1
+        self.scopes.pop()
 
     def _tile(self, r: Ref) -> str:
         if r.name.startswith("%"):
@@ -90,7 +99,7 @@ class KernelPrinter:
             self._first(scan)
         step = "chunks - 1 - n" if k.direction == "reverse" else "n"
         self._line("for n in range(0, chunks):")
-        self.indent += 1
+        self._enter()
         if step != "n":
             self._line(f"chunk = {step}")
         else:
@@ -105,7 +114,7 @@ class KernelPrinter:
         for scan in k.scans:
             self._line(f"{identifier(scan.tile)} = {self.writer.write(scan.update, ('i', 'j'))}")
         self._stores(k.stores)
-        self.indent -= 1
+        self._leave()
         for scan in k.scans:
             self._last(scan)
         return self.text
@@ -135,15 +144,26 @@ class KernelPrinter:
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def _address(self, tensor: Tensor) -> tuple[str, str]:
-        """Pointer arithmetic and mask for a tile of a tensor."""
+        """Pointer arithmetic and mask for a tile of a tensor; offsets that others share get a name."""
         self.tensors.setdefault(tensor.name, tensor)
-        features = [a for a in tensor.axes if a in EXTENT]
-        blocks = "".join(f" * blocks_{a} + block_{a}" for a in self._part_axes(tensor))
-        spread = (lambda x, n: f"{x}[:, None]" if n == 0 else f"{x}[None, :]") if len(tensor.axes) == 2 else (
-            lambda x, n: x
-        )  # fmt: skip
-        mask = " & ".join(spread(BOUND[a], n) for n, a in enumerate(tensor.axes))
-        base = {
+        pointer = f"{identifier(tensor.name)}_ptr"
+        offset, mask = self._offset(tensor)
+        if tensor.kind not in ("rows", "states") or len(tensor.axes) < 2:
+            return f"{pointer} + {offset}", mask
+        tag = "".join(tensor.axes)
+        if not any(tag in scope for scope in self.scopes):
+            self.scopes[-1].add(tag)
+            self._line(f"at_{tag} = {offset}")
+            self._line(f"in_{tag} = {mask}")
+        return f"{pointer} + at_{tag}", f"in_{tag}"
+
+    def _offset(self, tensor: Tensor) -> tuple[str, str]:
+        axes = tensor.axes
+
+        def spread(text: str, axis: str) -> str:
+            return text if len(axes) < 2 else f"{text}[:, None]" if axis == axes[0] else f"{text}[None, :]"
+
+        offset = {
             "rows": "rows",
             "row_parts": "rows",
             "head": "h",
@@ -151,15 +171,16 @@ class KernelPrinter:
             "state": "head",
             "states": "(head * chunks + chunk)",
         }[tensor.kind]
-        offset = spread(base, 0) if tensor.kind in ("rows", "row_parts") else base
+        if "t" in axes:
+            offset = spread(offset, "t")
+        features = [a for a in axes if a in EXTENT]
         for a in features:
-            position = tensor.axes.index(a)
-            offset = f"{offset} * {EXTENT[a]} + {spread(COORDINATE[a], position)}"
+            offset = f"{offset} * {EXTENT[a]} + {spread(COORDINATE[a], a)}"
             if a != features[-1]:
                 offset = f"({offset})"
-        if blocks:
-            offset = f"({offset}){blocks}" if features else f"{offset}{blocks}"
-        return f"{identifier(tensor.name)}_ptr + {offset}", mask
+        for a in self._part_axes(tensor):
+            offset = f"({offset}) * blocks_{a} + block_{a}" if features else f"{offset} * blocks_{a} + block_{a}"
+        return offset, " & ".join(spread(BOUND[a], a) for a in axes)
 
     def _part_axes(self, tensor: Tensor) -> list[str]:
         if not tensor.kind.endswith("_parts"):
@@ -205,12 +226,12 @@ class KernelPrinter:
     def _loop(self, loop: Loop) -> None:
         a, extent = loop.axis, EXTENT[loop.axis]
         self._line(f"for block_{a} in range(0, tl.cdiv({extent}, BLOCK_{extent})):")
-        self.indent += 1
+        self._enter()
         self._line(f"{a} = block_{a} * BLOCK_{extent} + tl.arange(0, BLOCK_{extent})")
         self._line(f"in_{extent} = {a} < {extent}")
         for line in loop.body:
             self._any(line)
-        self.indent -= 1
+        self._leave()
 
     def _any(self, line: Line) -> None:
         match line:

@@ -24,12 +24,13 @@ FUNCTIONS: dict[str, int] = {
     "min": 2,
     "max": 2,
 }
-# What expressions are made of besides: arithmetic, and functions only derivatives need.
+# What expressions are made of besides: arithmetic, and functions that stable forms and derivatives need.
+# `expm1(x)` is exp(x) - 1 without cancellation;
 # `step(x)` is 0, 1/2, 1 for x negative, zero, positive; `positive(x)` is 0, 0, 1; `sign(x)` is -1, 0, 1;
 # `clamp(x)` bounds a log gate below where its exponential is 0 in the type at hand, `unclamped(x)` is 1 above, 0 below.
 OPERATORS: dict[str, int] = {"add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2, "neg": 1}
-DERIVATIVE_FUNCTIONS: dict[str, int] = {"step": 1, "positive": 1, "sign": 1, "clamp": 1, "unclamped": 1}
-ARITY: dict[str, int] = FUNCTIONS | OPERATORS | DERIVATIVE_FUNCTIONS
+DERIVED_FUNCTIONS: dict[str, int] = {"expm1": 1, "step": 1, "positive": 1, "sign": 1, "clamp": 1, "unclamped": 1}
+ARITY: dict[str, int] = FUNCTIONS | OPERATORS | DERIVED_FUNCTIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ def test_float64_does_not_mix(op, dtype):
     for name in good:
         with pytest.raises(TypeError) as caught:
             function(**(good | {name: good[name].to(other)}))
-        assert "`" in str(caught.value) and str(other) in str(caught.value) or str(dtype) in str(caught.value)
+        assert ("`" in str(caught.value) and str(other) in str(caught.value)) or str(dtype) in str(caught.value)
 
 
 def test_every_extent_is_checked(op):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import itertools
 import math
 import os
 from collections import Counter
@@ -35,6 +36,7 @@ FULL = os.environ.get("GLAGEN_FULL") == "1"
 CHUNK = 16
 CASE = Case(1, 40, 2, 3, 2)  # two chunks and a half
 LIMIT = 1e-6
+SURVIVORS = Path(__file__).parent / "survivors.txt"
 
 # The committed specs read after the write; these read before it, where every interval ends a step earlier.
 BEFORE = {
@@ -64,6 +66,18 @@ COVERS: dict[str, dict[str, Any]] = {
     "anchored": {"low": -1.0},
 }
 
+# Of these the lines of kernels are mutated too, in Triton's interpreter.
+KERNELS = (("gla", ""), ("gla_kv", ""), ("before_v", "subchunk"))
+
+
+def places() -> list[tuple[str, str]]:
+    """(spec, cover) wherever the cover makes a difference."""
+    found: dict[tuple[str, str], tuple[str, str]] = {}
+    for name, cover in itertools.product(SPECS, COVERS):
+        chosen = schedule(derive(check(document_of(name, **COVERS[cover]))), Options()).covers
+        found.setdefault((name, str(chosen)), (name, cover))
+    return list(found.values())
+
 
 def document_of(name: str, subchunk: int | None = None, low: float | None = None) -> Document:
     """A spec with small chunks; `low` bounds the range of its log gates."""
@@ -88,7 +102,7 @@ class Judge:
     load: Callable[[str], ModuleType] = field(default=lambda text: twin_only(text))
 
     def __post_init__(self) -> None:
-        self.problem = draw(self.document, "unit", self.case)
+        self.problem = draw(self.document, "mild", self.case)  # stronger gates hide what crosses a chunk
         self.expected = reference_results(self.document, self.problem, CPU)
         self.program = derive(check(self.document))
         self.schedule = schedule(self.program, Options())
@@ -163,6 +177,10 @@ def judge_all(judge: Judge, mutants: Iterable[Mutant]) -> tuple[Counter[str], li
     return fates, survivors
 
 
+def label_of(name: str, cover: str, what: str) -> str:
+    return " ".join(x for x in (name, cover, what) if x)
+
+
 def chosen(mutants: list[Mutant], where: str, every: int) -> list[Mutant]:
     """All of them when GLAGEN_FULL=1, else one in `every`, and always those that are known to survive."""
     known = survivors_of(where)
@@ -173,14 +191,15 @@ def chosen(mutants: list[Mutant], where: str, every: int) -> list[Mutant]:
 def listed() -> dict[str, dict[str, str]]:
     """survivors.txt: by where they are, the labels of mutants that change nothing, and why."""
     found: dict[str, dict[str, str]] = {}
-    reason = where = ""
-    for line in (Path(__file__).parent / "survivors.txt").read_text().splitlines():
-        if line.startswith("# "):
-            reason = line[2:]
+    reason = label = ""
+    for line in SURVIVORS.read_text().splitlines():
+        if line.startswith("        "):
+            for where in line.strip().split(", "):
+                found.setdefault(where, {})[label] = reason
         elif line.startswith("    "):
-            found.setdefault(where, {})[line.strip()] = reason
+            label = line.strip()
         elif line:
-            where = line.removesuffix(":")
+            reason = line
     return found
 
 

@@ -154,10 +154,10 @@ def _swap(expr: Expr, node: Expr, by: Expr) -> Expr:
 
 SELECTS = (
     ("through", "before", "from", "after"),
-    ("between", "between_before"),
-    ("leaf", "leaf_before"),
-    ("span", "span_before"),
-    ("shift", "unshift"),
+    ("between", "between_before", "between_T", "between_before_T"),
+    ("leaf", "leaf_before", "leaf_T", "leaf_before_T"),
+    ("span", "span_before", "span_T", "span_before_T"),
+    ("shift", "shift_T"),
 )
 MASKS = (
     ("causal", "earlier", "diagonal"),

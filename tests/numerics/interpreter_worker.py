@@ -13,7 +13,7 @@ import sys
 from dataclasses import replace
 
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from glagen.regimes import Case, draw
 from glagen.tolerances import PRECISIONS
@@ -48,7 +48,14 @@ def main(name: str) -> int:
     return 0 if all(row["ok"] for row in rows) and all(calls.values()) else 1
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],  # shrinking would take minutes here: test_properties.py finds small examples on the twin
+    suppress_health_check=list(HealthCheck),
+)
 @given(strategies.specs(), strategies.cases(longest=80, widest=24), strategies.regimes, strategies.seeds)
 def test_the_kernels_are_the_recurrence(text, case, regime, seed):
     document, module = document_of(text), compiled(text)

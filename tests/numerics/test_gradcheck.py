@@ -13,8 +13,19 @@ from tests.numerics.helpers import SPECS, document_of, generated
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
 def test_gradients_are_finite_differences(path, mode):
+    op, leaves = _op(path, Case(1, 19, 2, 3, 2), mode)  # more than a sub-chunk
+    assert torch.autograd.gradcheck(op, leaves, atol=1e-6, rtol=1e-5)
+
+
+def test_second_derivatives_are_finite_differences_of_the_first():
+    op, leaves = _op(SPECS[0].with_name("gla.yaml"), Case(1, 5, 1, 2, 2), "auto")
+    assert torch.autograd.gradgradcheck(op, leaves, atol=1e-6, rtol=1e-5)
+
+
+def _op(path, case, mode):
+    """The op as a function of all its tensors that have gradients, and such tensors."""
     document = document_of(path.read_text())
-    problem = draw(document, "unit", Case(1, 19, 2, 3, 2))  # more than a sub-chunk
+    problem = draw(document, "unit", case)
     function = getattr(generated(path.stem), document.name)
     kinds = {d.name: d.kind for d in document.declarations}
     tensors = {n: x for n, x in problem.arguments.items() if isinstance(x, torch.Tensor) and kinds[n] != "constant"}
@@ -24,5 +35,4 @@ def test_gradients_are_finite_differences(path, mode):
         named = dict(zip(tensors, values[:-1], strict=True))
         return function(**named, **rest, initial_state=values[-1], output_final_state=True, states=mode)
 
-    leaves = [x.clone().requires_grad_() for x in (*tensors.values(), problem.initial_state)]
-    assert torch.autograd.gradcheck(op, leaves, fast_mode=False, atol=1e-6, rtol=1e-5)
+    return op, [x.clone().requires_grad_() for x in (*tensors.values(), problem.initial_state)]

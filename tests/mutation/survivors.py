@@ -1,0 +1,132 @@
+"""Writes survivors.txt anew: GLAGEN_FULL=1 python -m tests.mutation.survivors [--kernels]
+
+Runs every mutant (minutes; --kernels: those of kernels too, which takes longer) and lists those that survive under the
+reason that REASONS knows for such a mutant. A survivor without one is listed as unexplained, which fails the tests:
+find out why it is equivalent, or what the check does not see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import torch
+
+from tests.mutation.judge import (
+    COVERS,
+    FULL,
+    KERNELS,
+    ROOT,
+    SPECS,
+    SURVIVORS,
+    Judge,
+    document_of,
+    judge_all,
+    label_of,
+    listed,
+    places,
+)
+from tests.mutation.mutants import program_mutants, twin_mutants
+
+UNEXPLAINED = "UNEXPLAINED"
+# (what was mutated, why nothing changes); the first that fits.
+REASONS = (
+    (
+        r"unclamped|`\(1/16\) \* logsigmoid",
+        "A gate below the clamp has a gradient of 0 already: every path that crosses its step has a factor exp(-800), "
+        "which is 0. The factor `unclamped` keeps rounding noise out, and infinite slopes.",
+    ),
+    (
+        r"^dgate\[t\]: ",
+        "Nothing uses this statement where the gate is a constant: a constant has no gradient.",
+    ),
+    (
+        r"(^|, )read_intra: |, scores_diagonal: |twin_backward, scores: ",
+        "Nothing uses this value in the backward: a gate's gradient takes the products of the blocks, not their sum.",
+    ),
+    (
+        r"d?scores(_T)?: (without mask|mask) %?(causal|earlier|diagonal)",
+        "The entries that the mask removes are never read: the cover masks its blocks and its diagonal itself, and "
+        "products of matrices with the same mask need it once.",
+    ),
+    (
+        r"d?scores_diagonal(_T)?: mask",
+        "The matrix is zero on the other side of the diagonal, so its row sums over the half with the diagonal are the "
+        "diagonal.",
+    ),
+    (
+        r"gate_(rows|columns)_\d+: (without )?mask",
+        "The product of two matrices that are masked already.",
+    ),
+    (
+        r"without mask %(same|upper|lower|inside)",
+        "A mask that another one implies: with two halves alone all blocks are the same, with strips `upper` and "
+        "`lower` are in `same`, on a leaf's offsets `inside` is in `on_offset` and in `shift`.",
+    ),
+)
+
+
+def reason_of(label: str) -> str:
+    return next((reason for pattern, reason in REASONS if re.search(pattern, label)), UNEXPLAINED)
+
+
+def collect(kernels: bool) -> dict[str, list[str]]:
+    """The survivors of every place. Prints the numbers."""
+    found: dict[str, list[str]] = {}
+    totals: dict[str, dict[str, int]] = {}
+
+    def note(where: str, fates: dict[str, int], survivors: list[str]) -> None:
+        found[where] = survivors
+        total = totals.setdefault(where.split()[-1], {})
+        for fate, count in fates.items():
+            total[fate] = total.get(fate, 0) + count
+        print(where, dict(fates), flush=True)
+
+    for name in SPECS:
+        judge = Judge(document_of(name))
+        note(label_of(name, "", "statements"), *judge_all(judge, program_mutants(judge.program)))
+    for name, cover in places():
+        judge = Judge(document_of(name, **COVERS[cover]))
+        note(label_of(name, cover, "twin"), *judge_all(judge, twin_mutants(judge.schedule)))
+    for name, cover in KERNELS if kernels else ():
+        result = run_worker(name, cover, 1)
+        note(label_of(name, cover, "kernels"), result["fates"], result["survivors"])
+    if not kernels:
+        found |= {where: list(labels) for where, labels in listed().items() if where.endswith("kernels")}
+    print(totals)
+    return found
+
+
+def run_worker(name: str, cover: str, every: int) -> dict:
+    """One mutant of kernels in `every`, in a process of their own."""
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.mutation.kernel_worker", name, cover, str(every)]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    if run.returncode:
+        raise RuntimeError(run.stderr[-1000:])
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def text_of(found: dict[str, list[str]]) -> str:
+    """Reasons, under each the mutants, under each where they are."""
+    reasons: dict[str, dict[str, list[str]]] = {}
+    for where, labels in found.items():
+        for label in labels:
+            reasons.setdefault(reason_of(label), {}).setdefault(label, []).append(where)
+    lines = []
+    for reason, labels in sorted(reasons.items()):
+        lines.append(reason)
+        for label, wheres in sorted(labels.items()):
+            lines += [f"    {label}", f"        {', '.join(wheres)}"]
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    if not FULL:
+        raise SystemExit("set GLAGEN_FULL=1")
+    torch.set_num_threads(1)
+    SURVIVORS.write_text(text_of(collect("--kernels" in sys.argv)))

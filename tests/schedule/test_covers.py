@@ -1,0 +1,157 @@
+"""Covers tile the causal triangle once, and every pair of a block meets at its anchor."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+
+from glagen.emit.blocks import opening_text
+from glagen.ir.chunk import Operand
+from glagen.ir.expr import ref
+from glagen.ir.interval import Interval
+from glagen.ir.kernel import Assign, Blocks, RowSum
+from glagen.schedule.covers import GROWTH_LIMIT, anchored_rows, choose_cover
+
+SIZES = [(chunk, leaf) for chunk in (16, 32, 64) for leaf in (1, 2, 4, 8, 16, 32, 64) if leaf <= chunk]
+LOWS = (0.0, -1e-3, -0.5, -0.9375, -1.0, -2.0, -3.75, -5.0, -7.5, -15.0, -30.0, -30.1, -60.0, -1e4, -math.inf)
+
+
+MASKS = ("upper", "lower", "same", "on_offset", "inside")
+SELECTS = ("between", "leaf", "span", "shift")
+
+
+def blocks(kind: str, leaf: int, chunk: int) -> list[dict[str, torch.Tensor]]:
+    """The masks of every pass of a cover's loop, by running the text that the modules contain."""
+    selects = [f"{s}{b}{t}" for s in SELECTS for b in ("", "_before") for t in ("", "_T")]
+    masks = [f"{m}{t}" for m in MASKS for t in ("", "_T")]
+    body = [RowSum("x", ("t", "i"), Operand("y", ("t", "i")), s) for s in selects]
+    body += [Assign("x", ("t", "s"), ref(f"%{m}", ("t", "s"))) for m in masks]
+    header, definitions = opening_text(Blocks(kind, leaf, tuple(body)), chunk, "torch.where")
+    found: list[dict[str, torch.Tensor]] = []
+    lines = [header or "if True:", *(f"    {text}" for text in definitions)]
+    lines.append("    keep({n: x for n, x in globals().items() if isinstance(x, torch.Tensor)})")
+    exec("\n".join(lines), {"row": torch.arange(chunk), "CHUNK": chunk, "torch": torch, "keep": found.append})
+    return found
+
+
+def covered(kind: str, leaf: int, chunk: int, mark: str = "") -> torch.Tensor:
+    """How often each pair [t, s] is taken (mark _T: [s, t])."""
+    count = torch.zeros(chunk, chunk, dtype=torch.long)
+    for b in blocks(kind, leaf, chunk):
+        if kind == "offsets":
+            count += b[f"on_offset{mark}"].long()
+        elif kind == "leaf":
+            count += b[f"same{mark}"].long()
+        else:  # rows that do not read, and columns that do not write, are zero
+            reads, writes = (b["upper"], b["lower"]) if not mark else (b["lower"], b["upper"])
+            count += (b[f"same{mark}"] & reads[:, None] & writes[None, :]).long()
+    return count
+
+
+def admitted(chunk: int) -> list[tuple[tuple[str, int], ...]]:
+    """The parts of every cover that can be chosen for a chunk."""
+    found = {}
+    for wanted in ("auto", "anchored", "subchunk", "bisect"):
+        for subchunk in (None, 1, 2, 4, 8, 16, chunk):
+            for low in LOWS:
+                cover = choose_cover(Interval(low, 0.0), chunk, subchunk, wanted)
+                if cover:
+                    found[cover.parts] = None
+    return list(found)
+
+
+@pytest.mark.parametrize("chunk", [16, 32, 64])
+def test_covers_tile_the_strict_triangle_once(chunk):
+    below = torch.ones(chunk, chunk, dtype=torch.long).tril(-1)
+    choices = admitted(chunk)
+    assert len(choices) > 8
+    for parts in choices:
+        assert torch.equal(sum(covered(kind, leaf, chunk) for kind, leaf in parts), below), parts
+        assert torch.equal(sum(covered(kind, leaf, chunk, "_T") for kind, leaf in parts), below.mT), parts
+
+
+def interval(chunk: int, lower: int, upper: int) -> torch.Tensor:
+    """Steps lower < tau <= upper, counted; negative where the interval runs backward."""
+    tau = torch.arange(chunk)
+    forward = ((tau > lower) & (tau <= upper)).long()
+    return forward - ((tau > upper) & (tau <= lower)).long()
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["after", "before"])
+@pytest.mark.parametrize(("chunk", "leaf"), SIZES)
+@pytest.mark.parametrize("kind", ["bisect", "strips", "leaf", "offsets"])
+def test_halves_of_a_decay_make_the_whole(kind, chunk, leaf, before):
+    """Decay(s->r) Decay(r->t) = Decay(s->t): the steps that both rows sum are those between them, each once."""
+    if kind != "bisect" and leaf == 1:
+        return
+    mark = "_before" if before else ""
+    pairs = random.Random(chunk * leaf).sample([(t, s) for t in range(chunk) for s in range(t)], 60)
+    met = 0
+    for b in blocks(kind, leaf, chunk):
+        for t, s in pairs:
+            whole = interval(chunk, s, t - before)
+            if kind == "offsets":
+                if b["on_offset"][t, s]:
+                    met += 1
+                    assert torch.equal(b[f"span{mark}"][t].long(), whole)
+                    assert b["shift"][t].nonzero().tolist() == [[s]] and b["shift_T"][s].nonzero().tolist() == [[t]]
+            elif kind == "leaf":
+                if b["same"][t, s]:  # the writing row's factor is a growth: 1 over the steps from the leaf's first
+                    met += 1
+                    assert torch.equal(b[f"leaf{mark}"][t].long() - b["leaf"][s].long(), whole)
+            elif b["same"][t, s] and b["upper"][t] and b["lower"][s]:
+                met += 1
+                down, up = b[f"between{mark}"][t].long(), b["between"][s].long()
+                assert torch.equal(down + up, whole)
+                assert int(torch.maximum(down, up).max()) <= 1
+    assert met or leaf == chunk or kind in ("leaf", "offsets")
+
+
+@pytest.mark.parametrize(("chunk", "leaf"), SIZES)
+@pytest.mark.parametrize("kind", ["bisect", "strips", "leaf", "offsets"])
+def test_what_is_summed_into_a_row_is_gathered_from_it(kind, chunk, leaf):
+    for masks in blocks(kind, leaf, chunk):
+        pairs = [n for n in masks if f"{n}_T" in masks]
+        assert len(pairs) >= 2
+        assert all(torch.equal(masks[n].mT, masks[f"{n}_T"]) for n in pairs if masks[n].dim() == 2)
+
+
+@pytest.mark.parametrize("kind", ["bisect", "strips"])
+def test_a_block_has_one_anchor_whichever_way_reads_go(kind):
+    """Rows that write sum up to the same anchor in `between` and `between_before`: one factor serves both."""
+    for b in blocks(kind, 8, 32):
+        writes = b["lower"]
+        assert torch.equal(b["between"][writes], b["between_before"][writes])
+
+
+@pytest.mark.parametrize("chunk", [16, 32, 64, 128])
+@pytest.mark.parametrize("low", LOWS)
+def test_growths_stay_within_their_limit(chunk, low):
+    domain = Interval(low, 0.0)
+    rows = anchored_rows(domain, chunk)
+    assert rows == 1 or rows * -low <= GROWTH_LIMIT
+    assert rows == chunk or rows * 2 * -low > GROWTH_LIMIT, "as large as the bound allows"
+    for wanted in ("auto", "anchored", "subchunk", "bisect"):
+        for subchunk in (None, 1, 2, 4, 8, 16):
+            cover = choose_cover(domain, chunk, subchunk, wanted)
+            if cover is None:
+                assert wanted == "anchored" and rows < chunk
+                continue
+            for kind, leaf in cover.parts:
+                assert kind != "leaf" or leaf * -low <= GROWTH_LIMIT, cover
+                assert chunk % leaf == 0
+            if wanted not in ("auto", "anchored"):
+                assert cover.name == wanted
+
+
+def test_the_cover_a_spec_asks_for():
+    mild, any_gate = Interval(-0.5, 0.0), Interval(-math.inf, 0.0)
+    assert choose_cover(mild, 64, None).name == "anchored"
+    assert choose_cover(mild, 64, 16).name == "anchored"
+    assert choose_cover(any_gate, 64, 16).parts == (("strips", 16), ("offsets", 16))
+    assert choose_cover(any_gate, 64, None).parts == (("bisect", 1),)
+    assert choose_cover(any_gate, 64, None, "anchored") is None
+    assert choose_cover(Interval(-5.0, 0.0), 64, None).parts == (("bisect", 8), ("leaf", 8))

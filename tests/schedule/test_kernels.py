@@ -1,0 +1,136 @@
+"""Kernels keep their promises: nothing is used before it is there, sums are complete, nothing is done for nothing."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from glagen.check import check
+from glagen.derive import derive
+from glagen.ir.kernel import Assign, Blocks, Kernel, Load, Loop, Scan, read, written
+from glagen.ir.schedule import Options
+from glagen.schedule import schedule
+from glagen.schedule.merge import merge_blocks
+from tests.mutation.judge import COVERS, SPECS, document_of
+
+CASES = list(itertools.product(SPECS, COVERS))
+OUTSIDE = {"K", "V", "T", "H"}
+
+
+def planned(name: str, cover: str):
+    document = document_of(name, **COVERS[cover])
+    return document, schedule(derive(check(document)), Options())
+
+
+def lines_of(kernel: Kernel) -> list[tuple[str | None, object]]:
+    """(the loop it is in, line) in order."""
+    found = []
+    for n, item in enumerate(kernel.body):
+        inside = item.body if isinstance(item, Loop) else (item,)
+        found += [(f"loop {n}" if isinstance(item, Loop) else None, line) for line in inside]
+    return found
+
+
+def sums(line) -> set[str]:
+    """Names a line adds to."""
+    inner = line.body if isinstance(line, Blocks) else (line,)
+    return {x.name for x in inner if not isinstance(x, Load) and x.accumulate}
+
+
+@pytest.mark.parametrize(("name", "cover"), CASES)
+def test_nothing_is_used_before_it_is_defined(name, cover):
+    document, plan = planned(name, cover)
+    scalars = {d.name for d in document.declarations if d.kind == "scalar"} | OUTSIDE
+    for kernel in plan.kernels:
+        ready = scalars | {s.tile for s in kernel.scans} | {n for n, _ in kernel.zeros}
+        loops: dict[str, set[str]] = {}
+        for loop, line in lines_of(kernel):
+            used = {n for n in read(line) if not n.startswith("%")}
+            here = ready | loops.get(loop, set())
+            assert used <= here, f"{kernel.name}: {written(line)} uses {used - here}"
+            own = set(written(line))
+            if loop is None or own <= {n for n, _ in kernel.zeros}:
+                ready |= own
+            else:
+                loops.setdefault(loop, set()).update(own)  # a loop's tiles are those of its last block outside
+        for store in kernel.stores:
+            assert store.tile in ready or any(store.tile in x for x in loops.values()), store
+        for scan in kernel.scans:
+            assert {n for n in read(Assign("", (), scan.update)) if n not in scalars} <= ready
+
+
+@pytest.mark.parametrize(("name", "cover"), CASES)
+def test_sums_are_complete_before_they_are_used(name, cover):
+    """No line reads a tile to which a later line of the same kernel adds."""
+    _, plan = planned(name, cover)
+    for kernel in plan.kernels:
+        lines = lines_of(kernel)
+        for n, (_, line) in enumerate(lines):
+            later = set().union(*(sums(x) for _, x in lines[n + 1 :])) if lines[n + 1 :] else set()
+            own = sums(line)
+            used = {x for x in read(line) if x not in own}
+            assert not used & (later | (own - set(written(line)))), f"{kernel.name}: {written(line)} reads a part"
+    for lines in (plan.twin_forward, plan.twin_backward):
+        for n, line in enumerate(lines):
+            used = set(read(Assign("", (), line.update))) if isinstance(line, Scan) else set(read(line))
+            for later in lines[n + 1 :]:
+                names = {later.tile} if isinstance(later, Scan) else set(written(later))
+                own = {line.tile} if isinstance(line, Scan) else set(written(line))
+                assert not (used - own) & names, f"{names} after its use"
+
+
+@pytest.mark.parametrize(("name", "cover"), CASES)
+def test_tiles_are_assigned_once(name, cover):
+    _, plan = planned(name, cover)
+    for kernel in plan.kernels:
+        where: dict[str, set[str | None]] = {}
+        plain: dict[tuple[str, str | None], int] = {}
+        for loop, line in lines_of(kernel):
+            for x in line.body if isinstance(line, Blocks) else (line,):
+                added = not isinstance(x, Load) and x.accumulate
+                where.setdefault(x.name, set()).add("sum" if added else "value")
+                if not added and not isinstance(line, Blocks):
+                    plain[x.name, loop] = plain.get((x.name, loop), 0) + 1
+        assert all(len(kinds) == 1 for kinds in where.values()), {n for n, k in where.items() if len(k) > 1}
+        assert all(count == 1 for count in plain.values()), {n for n, c in plain.items() if c > 1}
+
+
+@pytest.mark.parametrize(("name", "cover"), CASES)
+def test_nothing_is_computed_for_nothing(name, cover):
+    _, plan = planned(name, cover)
+    for kernel in plan.kernels:
+        used = {s.tile for s in kernel.stores} | {n for s in kernel.scans for n in read(Assign("", (), s.update))}
+        for _, line in lines_of(kernel):
+            inner = line.body if isinstance(line, Blocks) else (line,)
+            used |= {n for x in inner for n in read(x) if n != x.name}
+        made = {x.name for _, line in lines_of(kernel) for x in (line.body if isinstance(line, Blocks) else (line,))}
+        assert made <= used, f"{kernel.name}: nothing uses {made - used}"
+
+
+@pytest.mark.parametrize(("name", "cover"), CASES)
+def test_every_gradient_is_computed_in_full(name, cover):
+    """All parts of every gradient are stored by some kernel, and each by one."""
+    _, plan = planned(name, cover)
+    stored = [s for k in plan.kernels for s in k.stores]
+    outputs = {o.name for o in plan.program.outputs}
+    wanted = {f"d{g.name}" for g in plan.program.gradients if g.parts}
+    assert {s.target for s in stored} == outputs | wanted
+    assert {k.name for k in plan.kernels} >= {"states", "outputs", "fused", "adjoint_states"}
+
+
+@pytest.mark.parametrize(("name", "cover"), CASES)
+def test_joining_blocks_keeps_lines_and_order(name, cover):
+    """Joined again, nothing changes; every line is there once in a block."""
+    _, plan = planned(name, cover)
+    for kernel in plan.kernels:
+        plain = [line for _, line in lines_of(kernel)]
+        for line in plain:
+            if isinstance(line, Blocks):
+                assert len(set(line.body)) == len(line.body)
+        again = merge_blocks(plain)
+        assert sorted(map(repr, written_all(again))) == sorted(map(repr, written_all(plain)))
+
+
+def written_all(lines) -> set[str]:
+    return {n for line in lines for n in written(line)}

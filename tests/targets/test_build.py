@@ -1,0 +1,84 @@
+"""Kernels compiled ahead of time, for GPUs that need not be here: they build, fit, and use tensor cores.
+
+Each build runs in a process without TRITON_INTERPRET, which excludes the compiler. GLAGEN_FULL=1 builds everything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FULL = os.environ.get("GLAGEN_FULL") == "1"
+NAMES = sorted(p.stem for p in (ROOT / "specs").glob("*.yaml"))
+WORKER = """
+import dataclasses, json, sys
+from pathlib import Path
+import torch
+from glagen.loader import import_path
+from glagen.parse import parse, read
+from glagen.targets import build
+root, name, target, dtype, K, V = sys.argv[1:]
+document = parse(read(Path(root) / "specs" / f"{name}.yaml"))
+module = import_path(Path(root) / "generated" / f"{name}.py", "generated_" + name)
+built = build(module, document, target, getattr(torch, dtype), int(K), int(V))
+print(json.dumps([dataclasses.asdict(b) | {"fits": b.fits} for b in built]))
+"""
+SAMPLE = [("gla", "sm_80", "bfloat16", 128, 128), ("gla", "sm_90", "bfloat16", 128, 128)]
+SAMPLE += [("gla", "sm_100", "bfloat16", 128, 128)]
+ALL = [
+    (name, target, dtype, K, V)
+    for name in NAMES
+    for target in ("sm_80", "sm_90", "sm_100", "gfx942")
+    for dtype in ("bfloat16", "float16", "float32")
+    for K, V in ((128, 128), (64, 64), (96, 160))
+    if (K, V) == (128, 128) or (target, dtype) == ("sm_90", "bfloat16")
+]
+KERNELS = {"states_kernel", "outputs_kernel", "fused_kernel", "adjoint_states_kernel", "key_gradients_kernel"}
+KERNELS |= {"value_gradients_kernel"}
+
+
+def built(name: str, target: str, dtype: str, K: int, V: int, folder: Path) -> list[dict]:
+    environment = {n: x for n, x in os.environ.items() if n != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-c", WORKER, str(ROOT), name, target, dtype, str(K), str(V)]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert run.returncode == 0, run.stderr[-1500:]
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", ALL if FULL else SAMPLE, ids=lambda c: "-".join(map(str, c)))
+def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
+    pytest.importorskip("triton")
+    name, target, *_ = case
+    found = built(*case, tmp_path)
+    assert {b["kernel"].removeprefix(f"{name}_") for b in found} == KERNELS
+    for b in found:
+        assert b["fits"], f"{b['kernel']} needs {b['shared']} of {b['shared_limit']} bytes"
+        assert b["shared"] > 0
+        if target != "gfx942":  # whose machine code is not looked into
+            assert b["mma"], f"{b['kernel']} has no tensor-core instruction"
+            assert 0 < b["registers"] <= 255
+
+
+def test_targets_have_names():
+    pytest.importorskip("triton")
+    code = """
+from glagen.targets import parse_target
+assert (parse_target("sm_90").backend, parse_target("sm_90").arch) == ("cuda", 90)
+assert (parse_target("gfx942").backend, parse_target("gfx942").warp_size) == ("hip", 64)
+for wrong in ("sm_9", "sm_91", "sm90", "cuda", "", "sm_90x", "gfx"):
+    try:
+        parse_target(wrong)
+    except ValueError as e:
+        assert repr(wrong) in str(e) and "sm_90" in str(e)
+    else:
+        raise AssertionError(wrong)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert run.returncode == 0, run.stderr[-500:]
