@@ -8,6 +8,7 @@ parts with the state carried over, decoding step by step, and whether later inpu
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
@@ -156,10 +157,11 @@ def compare(
     }
     layouts |= dict.fromkeys(output_names(document), "BTHD")
     layouts |= {"final_state": "BHKV", "d initial_state": "BHKV"}
+    count = math.prod(expected[output_names(document)[0]].shape[:3])
     rows = []
     for name, x in actual.items():
         error, channel = errors(x, expected[name], layouts[name])
-        rows.append(Row(*labels, name, error, channel, *budgets(precision)))
+        rows.append(Row(*labels, name, error, channel, *budgets(precision, count)))
     return tuple(rows)
 
 

@@ -24,6 +24,7 @@ from glagen.ir.chunk import (
     Operand,
     Point,
     Statement,
+    inputs_of,
 )
 from glagen.ir.expr import Apply, Expr, Ref, apply, ref, refs
 
@@ -108,7 +109,19 @@ def adjoint(program: ChunkProgram) -> ChunkProgram:
         for d in rec.declarations
         if d.kind in ("input", "parameter")
     )
-    return replace(program, backward=tuple(bwd.statements), gradients=gradients, cotangents=tuple(cotangents))
+    return replace(program, backward=_needed(bwd, gradients), gradients=gradients, cotangents=tuple(cotangents))
+
+
+def _needed(bwd: _Backward, gradients: tuple[InputGradient, ...]) -> tuple[Statement, ...]:
+    """The statements that lead to a gradient of an input or of an initial state: a constant's gate needs none."""
+    wanted = {part.name for gradient in gradients for part in gradient.parts}
+    wanted |= {state.adjoint for state in bwd.program.states}
+    kept = []
+    for statement in reversed(bwd.statements):
+        if statement.out.name in wanted:
+            kept.append(statement)
+            wanted |= set(inputs_of(statement))
+    return tuple(reversed(kept))
 
 
 def _map(bwd: _Backward, statement: Map) -> None:

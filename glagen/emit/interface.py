@@ -29,10 +29,10 @@ def lead(program: ChunkProgram) -> Declaration:
     return next(d for d in program.recurrence.declarations if d.kind == "input")
 
 
-def sizes_call(program: ChunkProgram, inside: bool) -> str:
-    """The call that gives B, T, H, K, V; `inside` the module's own functions names are identifiers."""
+def sizes_call(program: ChunkProgram) -> str:
+    """The call that gives B, T, H, K, V."""
     names = [lead(program).name, *extents(program.recurrence)]
-    return f"_sizes({', '.join(identifier(n) if inside else n for n in names)})"
+    return f"_sizes({', '.join(map(identifier, names))})"
 
 
 def extents(rec: Recurrence) -> tuple[str, str]:
@@ -60,6 +60,7 @@ def interface(program: ChunkProgram) -> dict[str, Any]:
     """Everything templates/interface.py.j2 and templates/twin.py.j2 ask for."""
     rec = program.recurrence
     grads, fixed_ = differentiable(program), fixed(program)
+    scalars = [d.name for d in rec.declarations if d.kind == "scalar"]
     tensors = [d for d in rec.declarations if d.kind != "scalar"]
     required = [d for d in rec.declarations if d.default is None]
     optional = [d for d in rec.declarations if d.default is not None]
@@ -69,15 +70,18 @@ def interface(program: ChunkProgram) -> dict[str, Any]:
     return {
         "first": identifier(lead(program).name),
         "first_name": lead(program).name,
-        "sizes": sizes_call(program, inside=True),
+        "sizes": sizes_call(program),
         "arguments": ", ".join(arguments(program)),
         "initials": ", ".join(f"{s.name}_initial" for s in program.states),
         "finals": ", ".join(f"{s.name}_final" for s in program.states),
         "cotangents": ", ".join(identifier(c) for c in program.cotangents),
         "adjoint_finals": ", ".join(f"{s.adjoint_end}_final" for s in program.states),
         "adjoint_initials": ", ".join(f"{s.adjoint}_initial" for s in program.states),
-        "scalars": [d.name for d in rec.declarations if d.kind == "scalar"],
-        "tensors": [{"name": d.name, "layout": layout(d)} for d in tensors],
+        "scalars": scalars,
+        "may_lack": (*(d.name for d in tensors if d.default is not None), "initial_state"),
+        "tensors": [
+            {"name": d.name, "layout": layout(d)} for d in sorted(tensors, key=lambda d: d is not lead(program))
+        ],
         "outputs": [
             {"name": identifier(o.name), "cotangent": identifier(c), "extent": EXTENT[o.indices[-1]]}
             for o, c in zip(program.outputs, program.cotangents, strict=True)
@@ -85,8 +89,8 @@ def interface(program: ChunkProgram) -> dict[str, Any]:
         "differentiable": ", ".join(identifier(d.name) for d in grads),
         "fixed": ", ".join(f"{identifier(d.name)}" for d in fixed_) + ("," if len(fixed_) == 1 else ""),
         "apply_arguments": [
-            *(d.name if d.kind == "scalar" else f"{d.name}.contiguous()" for d in fixed_),
-            *(f"{d.name}.contiguous()" for d in grads),
+            *(identifier(d.name) if d.kind == "scalar" else f"{identifier(d.name)}.contiguous()" for d in fixed_),
+            *(f"{identifier(d.name)}.contiguous()" for d in grads),
             "initial_state if initial_state is None else initial_state.contiguous()",
         ],
         "first_needed": 1 + len(fixed_),
@@ -96,8 +100,10 @@ def interface(program: ChunkProgram) -> dict[str, Any]:
         "argument_docs": [_argument_doc(d) for d in rec.declarations],
         "return_doc": "(" + ", ".join([*outs, "final state [B, H, K, V]"]) + ")",
         "step_return_doc": ", ".join(f"{o.name} [B, H, {EXTENT[o.axes[-1]]}]" for o in rec.outputs),
-        "tensor_dict": "{" + ", ".join(f'"{n}": {n}' for n in [*(d.name for d in tensors), "initial_state"]) + "}",
-        "defaults": [f"B, T, H, K, V = {sizes_call(program, inside=False)}", *default_lines(rec)] if optional else [],
+        "given": "{" + ", ".join(f'"{d.name}": {d.name}' for d in rec.declarations) + "}",
+        "unpacked": ", ".join(identifier(d.name) for d in rec.declarations)
+        + ("," if len(rec.declarations) == 1 else ""),
+        "defaults": [f"B, T, H, K, V = {sizes_call(program)}", *default_lines(rec)] if optional or scalars else [],
     }
 
 
@@ -113,19 +119,22 @@ def _argument_doc(d: Declaration) -> str:
 
 
 def default_lines(rec: Recurrence) -> list[str]:
-    """Lines that fill in what a call left out, from H, K and V."""
-    x = next(d for d in rec.declarations if d.kind == "input").name
+    """Lines that fill in what a call left out, from H, K and V, and that check scalars."""
+    x = identifier(next(d for d in rec.declarations if d.kind == "input").name)
     lines = []
     for d in rec.declarations:
-        if d.default is None:
-            continue
-        value = tidy(Writer(TORCH, lambda r: r.name).write(d.default, ()))
-        lines.append(f"if {d.name} is None:")
+        name = identifier(d.name)
+        if d.default is not None:
+            value = tidy(Writer(TORCH, lambda r: r.name).write(d.default, ()))
+            lines.append(f"if {name} is None:")
+            if d.kind == "scalar":
+                lines.append(f"    {name} = {value}")
+            else:
+                spread = f"[:, None].expand(H, {EXTENT[d.axes[0]]})" if d.axes else ""
+                lines.append(f"    h = torch.arange(H, device={x}.device, dtype=torch.float64)")
+                lines.append(
+                    f"    {name} = (0.0 * h + {value}){spread}.to(torch.promote_types({x}.dtype, torch.float32))"
+                )
         if d.kind == "scalar":
-            lines.append(f"    {d.name} = {value}")
-            continue
-        features = [EXTENT[a] for a in d.axes]
-        lines.append(f"    h = torch.arange(H, device={x}.device, dtype=torch.float64)")
-        spread = f"[:, None].expand(H, {features[0]})" if features else ""
-        lines.append(f"    {d.name} = (0.0 * h + {value}){spread}.to(torch.promote_types({x}.dtype, torch.float32))")
+            lines.append(f'{name} = _number("{d.name}", {name})')
     return lines

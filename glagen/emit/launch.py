@@ -41,7 +41,7 @@ def _launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | N
 def _head(program: ChunkProgram, device: bool = True) -> list[str]:
     x = identifier(lead(program).name)
     return [
-        f"    B, T, H, K, V = {sizes_call(program, inside=True)}",
+        f"    B, T, H, K, V = {sizes_call(program)}",
         f"    chunks, dtype, device = _blocks(T, CHUNK), {x}.dtype, {x}.device",
     ]
 
@@ -139,7 +139,7 @@ def _buffer(
     """A gradient's buffer in one kernel: its name, its allocation, and what it adds to the gradient."""
     kernel: Kernel = text["kernel"]
     shared = sum(any(t["tensor"].name == tensor.name for t in k["tensors"]) for k in kernels.values()) > 1
-    name = identifier(target) + (f"_{'keys' if kernel.owned == ('i',) else 'values'}" if shared else "")
+    name = f"{target}_{'keys' if kernel.owned == ('i',) else 'values'}" if shared else f"{target}_out"
     features = [EXTENT[a] for a in tensor.axes if a in EXTENT]
     if tensor.kind == "rows":
         source = identifier(target[1:])

@@ -14,14 +14,14 @@ AT = {"i": "[..., :, None]", "j": "[..., None, :]"}
 def step_body(rec: Recurrence) -> list[str]:
     """Requires: one state. Tensors are [B, H, axes], the state [B, H, K, V]."""
     tensors = [d for d in rec.declarations if d.kind != "scalar"]
-    lead = next(d for d in rec.declarations if d.kind == "input").name
-    key, value = extents(rec)
+    lead = identifier(next(d for d in rec.declarations if d.kind == "input").name)
+    key, value = map(identifier, extents(rec))
     lines = [
         f"dtype = torch.promote_types({lead}.dtype, torch.float32)",
         f"B, H, K, V = *{lead}.shape[:2], {key}.shape[-1], {value}.shape[-1]",
         *default_lines(rec),
-        *(f"{identifier(d.name)} = {d.name}.to(dtype)" for d in tensors),
-        f"state = {identifier(lead)}.new_zeros(B, H, K, V) if state is None else state.to(dtype)",
+        *(f"{identifier(d.name)} = {identifier(d.name)}.to(dtype)" for d in tensors),
+        f"state = {lead}.new_zeros(B, H, K, V) if state is None else state.to(dtype)",
     ]
     (state,) = rec.states
     lines += _reads(rec, before=True)

@@ -10,11 +10,12 @@ from glagen.errors import Diagnostic, InternalError, Span, did_you_mean
 from glagen.ir.document import AXES, KINDS, Declaration
 from glagen.ir.expr import FUNCTIONS, Expr
 from glagen.ir.interval import Interval
+from glagen.ir.names import derived_pattern
 from glagen.parse.expression import parse_expression
 from glagen.parse.reader import Mapping, Node, Scalar, Sequence
 
 MODULES = ("torch", "triton", "tl", "math", "os")  # what a generated module imports
-ARGUMENTS = ("initial_state", "output_final_state", "final_state", "states", "cu_seqlens")  # of every op
+ARGUMENTS = ("initial_state", "output_final_state", "final_state", "state", "states", "cu_seqlens")  # of every op
 EXTENTS = ("K", "V", "T", "H", "h")
 _KEYS = ("axes", "kind", "domain", "default", "value", "doc")
 _DEFAULT_KEYS = {"scalar": "default", "constant": "value"}
@@ -45,6 +46,10 @@ def check_name(name: str, span: Span, faults: list[Diagnostic]) -> None:
         faults.append(Diagnostic(f"`{name}` is a word of Python", span, "choose another name"))
     elif name in (*AXES, *EXTENTS, *FUNCTIONS, "sum", *ARGUMENTS, *MODULES):
         faults.append(Diagnostic(f"`{name}` is reserved", span, f"choose another name: {_reserved_for(name)}"))
+    elif pattern := derived_pattern(name):
+        where = "begin with" if name.startswith(pattern) else "end in"
+        help = f"names that {where} `{pattern}` are the generated code's; choose another"
+        faults.append(Diagnostic(f"`{name}` could meet a name of the generated code", span, help))
 
 
 def parse_text(node: Node, what: str, faults: list[Diagnostic]) -> str:

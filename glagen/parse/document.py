@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from glagen.errors import Diagnostic, Source, Span, SpecError
 from glagen.ir.document import Declaration, Document, Equation, StateDeclaration
 from glagen.ir.expr import Ref
+from glagen.ir.names import shadows
 from glagen.parse.declarations import check_keys, check_name, parse_declarations, parse_text
 from glagen.parse.expression import parse_equation, parse_expression
 from glagen.parse.reader import Mapping, Node, Scalar, Sequence, compose
@@ -70,6 +71,9 @@ def _name(node: Node, faults: list[Diagnostic]) -> str:
     name = parse_text(node, "`name`", faults)
     if isinstance(node, Scalar):
         check_name(name, node.span, faults)
+        if shadows(name):
+            help = "choose another name: the generated module uses this one itself"
+            faults.append(Diagnostic(f"an op cannot be called `{name}`", node.span, help))
     return name
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from glagen.errors import InternalError
@@ -70,9 +70,9 @@ def build(
     )
     carried = {scan.tile for scan in scans}
     loads = _loads(program, lines, scans, stores, carried)
-    zeros = _zeros(lines)
     roots = [s.tile for s in stores] + [r for s in scans for r in _names(s.update)]
     body = _phases([*loads, *lines], shape.looped, roots)
+    zeros = _zeros([line for item in body for line in (item.body if isinstance(item, Loop) else (item,))])
     return Kernel(
         name=shape.name,
         doc=shape.doc,
@@ -110,11 +110,14 @@ def scan_of(program: ChunkProgram, carry: Carry, update: Expr, saved: str | None
     return Scan(carry.carried.name, update, f"{state.name}_initial", f"{state.name}_final", saved)
 
 
-def order_twin(program: ChunkProgram, lines: list[Line], scans: list[Scan]) -> tuple[Line | Scan, ...]:
-    """Loads, lines and scans, definitions before uses."""
+def order_twin(
+    program: ChunkProgram, lines: list[Line], scans: list[Scan], roots: list[str]
+) -> tuple[Line | Scan, ...]:
+    """Loads, lines and scans that lead to `roots`, definitions before uses."""
     loads = _loads(program, lines, tuple(scans), [], {s.tile for s in scans})
     items: list[Line | Scan] = [*loads, *lines, *scans]
-    return tuple(_sorted(items))
+    ends = [scan.tile for scan in scans]
+    return tuple(_prune(_sorted(items), roots + ends))
 
 
 def _loads(
@@ -168,9 +171,9 @@ def _phases(lines: list[Line], looped: str | None, roots: list[str]) -> tuple[Li
     A sum over the looped axis is complete after its loop; what needs it and the looped axis both goes to a later loop,
     where lines without sums of their own (loads, maps) are repeated.
     """
+    ordered = _prune(_sorted(lines), roots)
     if looped is None:
-        return tuple(_prune(_sorted(lines), roots))
-    ordered = _sorted(lines)
+        return tuple(ordered)
     phase: dict[str, int] = {}  # name -> first loop it can be used in (out of loops: before that loop)
     placed: list[tuple[int, bool, Line]] = []
     for line in ordered:
@@ -201,14 +204,16 @@ def _accumulates(line: Line) -> bool:
     return any(not isinstance(x, Load) and x.accumulate for x in inner)
 
 
-def _prune(lines: list[Line], roots: list[str]) -> list[Line]:
-    """Only what leads to `roots`."""
+def _prune(lines: list[Any], roots: list[str]) -> list[Any]:
+    """Only what leads to `roots`, within a cover's blocks too. Requires: definitions before uses."""
     wanted = set(roots)
-    kept: list[Line] = []
+    kept: list[Any] = []
     for line in reversed(lines):
-        if set(written(line)) & wanted:
+        if set(_writes(line)) & wanted:
+            if isinstance(line, Blocks):
+                line = replace(line, body=tuple(_prune(list(line.body), list(wanted))))
             kept.append(line)
-            wanted |= set(read(line))
+            wanted |= set(_reads(line))
     return kept[::-1]
 
 

@@ -90,4 +90,4 @@ def _twin(program: ChunkProgram, covers: dict[str, Cover], names: list[str]) -> 
     lowering = Lowering(program, covers, None, statements)
     lines = lowering.run()
     scans = [scan_of(program, s, lowering.updates[s.out.name], None) for s in statements if isinstance(s, Carry)]
-    return order_twin(program, lines, scans)
+    return order_twin(program, lines, scans, names)

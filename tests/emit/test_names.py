@@ -77,11 +77,20 @@ def functions(text: str) -> dict[int, set[str]]:
     """The distinct names of each function, by the function's place in the module."""
     found = {}
     for n, node in enumerate(x for x in ast.walk(ast.parse(text)) if isinstance(x, ast.FunctionDef)):
-        inner = list(ast.walk(node))
-        names = [x.id for x in inner if isinstance(x, ast.Name)] + [x.arg for x in inner if isinstance(x, ast.arg)]
-        found[n] = set(names)
+        inner = [x for part in (node.args, *node.body) for x in ast.walk(part)]
+        own = {id(x) for comprehension in inner for x in _bound(comprehension)}
+        names = [x.id for x in inner if isinstance(x, ast.Name) and id(x) not in own]
+        found[n] = {*names, *(x.arg for x in inner if isinstance(x, ast.arg))}
     found[-1] = {x.name for x in ast.parse(text).body if isinstance(x, ast.FunctionDef | ast.ClassDef)}
     return found
+
+
+def _bound(node: ast.AST) -> list[ast.Name]:
+    """The names of a comprehension that are its own."""
+    if not isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
+        return []
+    targets = {x.id for g in node.generators for x in ast.walk(g.target) if isinstance(x, ast.Name)}
+    return [x for x in ast.walk(node) if isinstance(x, ast.Name) and x.id in targets]
 
 
 @functools.cache

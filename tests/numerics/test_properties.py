@@ -118,7 +118,7 @@ def test_half_precision_on_the_cpu(path):
         document_of(path.read_text()),
         generated(path.stem),
         precisions=["bf16", "fp16"],
-        cases=[Case(1, 100, 2, 32, 48)],
+        cases=[Case(1, 150, 2, 32, 48)],
         regimes=["mild", "strong", "reset"],
         invariants=False,
     )

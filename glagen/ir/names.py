@@ -1,0 +1,30 @@
+"""Names that a spec must leave to the generated code."""
+
+from __future__ import annotations
+
+import builtins
+import re
+
+# How later stages name what they derive from a name: `q_down`, `log_gate_k_whole`, `dq_out`. A spec whose names follow
+# none of these patterns can never meet a derived name.
+_SUFFIXES = (
+    r"T|after|all|before|between|block|crossed_\d+|decayed|diagonal|down|end|final|from|from_start|initial|keys|leaf|moved"
+    r"|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|read_later_\d+|same|sent|span|steps|to_end|total|undecayed|up"
+    r"|values|whole|within"
+)
+_DERIVED = re.compile(rf"^(?:log|crossed)_|_(?:{_SUFFIXES})$")
+
+
+def derived_pattern(name: str) -> str | None:
+    """The part of `name` that makes it look like a derived name: "_down" of "q_down"; None if nothing does."""
+    found = _DERIVED.search(name)
+    return found.group() if found else None
+
+
+# Globals of a generated module, besides those that begin with an underscore.
+_GLOBALS = frozenset(("F", "CHUNK", "FLOOR", "TILES", "STATEFUL", "BFLOAT16", "functools"))
+
+
+def shadows(op: str) -> bool:
+    """Would an op of this name hide something that its own module uses?"""
+    return op in _GLOBALS or hasattr(builtins, op)
