@@ -12,6 +12,7 @@ WORDS = frozenset(
     offset span span_T span_before span_before_T shift shift_T on_offset on_offset_T block_i block_j blocks_i blocks_j
     CHUNK BLOCK_K BLOCK_V DOT WIDE PRECISION TERMS FLOOR TILES STATEFUL BFLOAT16 config device dtype carried ctx args
     states fused kept state last outputs results tensors gradients needed cotangents
+    given reversed dict
     initial_state final_state output_final_state cu_seqlens range float int max min sum abs len tuple list zip map print
     """.split()  # noqa: SIM905 (a list of words reads better than a hundred strings)
 )

@@ -34,8 +34,8 @@ def parse_declarations(node: Mapping, faults: list[Diagnostic]) -> tuple[Declara
     return tuple(found)
 
 
-def check_name(name: str, span: Span, faults: list[Diagnostic]) -> None:
-    """Refuses what cannot be, or must not be, a name in the generated code."""
+def check_name(name: str, span: Span, faults: list[Diagnostic], of_op: bool = False) -> None:
+    """Refuses what cannot be, or must not be, a name in the generated code: of a tensor, or of the op."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", name):
         faults.append(
             Diagnostic(f"`{_short(name)}` is not a name", span, "a name has letters, digits and `_`, at most 64")
@@ -46,7 +46,7 @@ def check_name(name: str, span: Span, faults: list[Diagnostic]) -> None:
         faults.append(Diagnostic(f"`{name}` is a word of Python", span, "choose another name"))
     elif name in (*AXES, *EXTENTS, *FUNCTIONS, "sum", *ARGUMENTS, *MODULES):
         faults.append(Diagnostic(f"`{name}` is reserved", span, f"choose another name: {_reserved_for(name)}"))
-    elif pattern := derived_pattern(name):
+    elif not of_op and (pattern := derived_pattern(name)):
         where = "begin with" if name.startswith(pattern) else "end in"
         help = f"names that {where} `{pattern}` are the generated code's; choose another"
         faults.append(Diagnostic(f"`{name}` could meet a name of the generated code", span, help))

@@ -70,7 +70,7 @@ def _document(source: Source, root: Mapping, faults: list[Diagnostic]) -> Docume
 def _name(node: Node, faults: list[Diagnostic]) -> str:
     name = parse_text(node, "`name`", faults)
     if isinstance(node, Scalar):
-        check_name(name, node.span, faults)
+        check_name(name, node.span, faults, of_op=True)
         if shadows(name):
             help = "choose another name: the generated module uses this one itself"
             faults.append(Diagnostic(f"an op cannot be called `{name}`", node.span, help))

@@ -38,8 +38,8 @@ def choose_cover(domain: Interval, chunk: int, subchunk: int | None, wanted: str
     if wanted == "subchunk" or (wanted == "auto" and subchunk is not None):
         size = min(subchunk or 16, chunk)
         strips = (("strips", size),) if size < chunk else ()
-        diagonal = "leaf" if leaf >= size else "offsets"
-        return Cover("subchunk", (*strips, (diagonal, size)))
+        diagonal = (("leaf" if leaf >= size else "offsets", size),) if size > 1 else ()
+        return Cover("subchunk", (*strips, *diagonal))
     tail = (("leaf", leaf),) if leaf > 1 else ()
     return Cover("bisect", (("bisect", leaf), *tail))
 

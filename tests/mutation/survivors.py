@@ -91,8 +91,8 @@ def collect(kernels: bool) -> dict[str, list[str]]:
     for name, cover in places():
         judge = Judge(document_of(name, **COVERS[cover]))
         note(label_of(name, cover, "twin"), *judge_all(judge, twin_mutants(judge.schedule)))
-    for name, cover in KERNELS if kernels else ():
-        result = run_worker(name, cover, 1)
+    for (name, cover), every in KERNELS.items() if kernels else ():
+        result = run_worker(name, cover, every)
         note(label_of(name, cover, "kernels"), result["fates"], result["survivors"])
     if not kernels:
         found |= {where: list(labels) for where, labels in listed().items() if where.endswith("kernels")}

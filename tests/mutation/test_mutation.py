@@ -12,6 +12,7 @@ from tests.mutation.judge import (
     COVERS,
     FULL,
     KERNELS,
+    KERNELS_SAMPLE,
     SPECS,
     Judge,
     chosen,
@@ -24,6 +25,8 @@ from tests.mutation.judge import (
 )
 from tests.mutation.mutants import Mutant, program_mutants, twin_mutants
 from tests.mutation.survivors import UNEXPLAINED, run_worker
+
+LINES_SAMPLE = 23  # one line mutant in so many, unless GLAGEN_FULL=1
 
 
 def compare(where: str, survivors: list[str]) -> None:
@@ -50,14 +53,14 @@ def test_lines(name, cover):
     judge = Judge(document_of(name, **COVERS[cover]))
     assert judge.error(judge.results(judge.text)) < 1e-12
     where = label_of(name, cover, "twin")
-    fates, survivors = judge_all(judge, chosen(twin_mutants(judge.schedule), where, 23))
+    fates, survivors = judge_all(judge, chosen(twin_mutants(judge.schedule), where, 1 if FULL else LINES_SAMPLE))
     assert fates["killed"] >= 3
     compare(where, survivors)
 
 
 @pytest.mark.parametrize(("name", "cover"), KERNELS)
 def test_kernels(name, cover):
-    result = run_worker(name, cover, 1 if FULL else 29)
+    result = run_worker(name, cover, KERNELS[name, cover] if FULL else KERNELS_SAMPLE)
     assert result["error"] < 1e-5
     assert result["fates"]["killed"] >= 8
     compare(label_of(name, cover, "kernels"), result["survivors"])
