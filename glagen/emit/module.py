@@ -24,8 +24,8 @@ from glagen.ir.schedule import Schedule
 TWIN_HELPERS = {
     "_per_head": '''
 def _per_head(x):
-    """[H, *] to [1, H, 1, *]."""
-    return x[None, :, None]
+    """[H, *] to [1, H, 1, *] in float32 (float64 stays)."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))[None, :, None]
 ''',
     "_clamp": '''
 def _clamp(x):

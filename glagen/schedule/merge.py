@@ -18,7 +18,7 @@ def merge_blocks(lines: list[Line]) -> list[Line]:
             if host is not None:
                 first = out[host]
                 assert isinstance(first, Blocks)
-                body = tuple(dict.fromkeys((*first.body, *line.body)))
+                body = _joined(first.body, line.body)
                 passed = out[host + 1 :]
                 if any(set(read(line)) & set(written(x)) for x in passed):
                     out = [*out[:host], *passed, replace(first, body=body)]
@@ -27,6 +27,11 @@ def merge_blocks(lines: list[Line]) -> list[Line]:
                 continue
         out.append(line)
     return [replace(x, body=_join_sums(x.body)) if isinstance(x, Blocks) else x for x in out]
+
+
+def _joined(first: tuple[BlockLine, ...], second: tuple[BlockLine, ...]) -> tuple[BlockLine, ...]:
+    """Both bodies, with what they share once; what adds to a tile is never shared."""
+    return (*first, *(line for line in second if line.accumulate or line not in first))
 
 
 def _join_sums(body: tuple[BlockLine, ...]) -> tuple[BlockLine, ...]:

@@ -93,7 +93,8 @@ def covered_apply(
         if crossed:
             consumed = faded(work, crossed.partner, decay, "up" if transposed else "down")
             lines.append(Assign(consumed, axes, times(natural(crossed.partner), own), rounded=_width(kind)))
-            lines += _paths(crossed, kind, decay, times(tile(consumed, *axes), tile(part, *axes)), transposed, axes)
+            path = times(tile(consumed, *axes), tile(part, *axes))
+            lines += _paths(crossed, out.name, kind, decay, path, transposed, axes)
         work.emit(Blocks(kind, leaf, tuple(lines)))
     if statement.order == "<=":
         own_weight = f"{weights.name}_diagonal{mark}"
@@ -141,12 +142,12 @@ def offset_apply(
         lines.append(Assign(out.name, axes, tile(part, *axes), accumulate=True))
     if crossed and not transposed:  # one interval a diagonal: its reading end says it all
         path = times(natural(crossed.partner), tile(part, *axes))
-        lines += _paths(crossed, "offsets", decay, path, transposed, axes)
+        lines += _paths(crossed, out.name, "offsets", decay, path, transposed, axes)
     return lines
 
 
 def _paths(
-    crossed: Crossed, kind: str, decay: Decay, path: Expr, transposed: bool, axes: tuple[str, ...]
+    crossed: Crossed, out: str, kind: str, decay: Decay, path: Expr, transposed: bool, axes: tuple[str, ...]
 ) -> list[BlockLine]:
     """Hand a path's derivative to every step its exponent sums: the transpose of the sum that made the exponent.
 
@@ -154,7 +155,7 @@ def _paths(
     """
     before = "_before" if decay.upper.before and not (transposed and kind == "leaf") else ""
     select = {"bisect": "between", "strips": "between", "leaf": "leaf", "offsets": "span"}[kind] + before
-    name = f"{crossed.bucket}_{'up' if transposed else 'down'}"
+    name = f"{out}_paths"
     signed = apply("neg", path) if transposed and kind == "leaf" else path
     return [
         Assign(name, axes, signed),

@@ -40,17 +40,9 @@ REASONS = (
         "which is 0. The factor `unclamped` keeps rounding noise out, and infinite slopes.",
     ),
     (
-        r"^dgate\[t\]: ",
-        "Nothing uses this statement where the gate is a constant: a constant has no gradient.",
-    ),
-    (
-        r"(^|, )read_intra: |, scores_diagonal: |twin_backward, scores: ",
-        "Nothing uses this value in the backward: a gate's gradient takes the products of the blocks, not their sum.",
-    ),
-    (
-        r"d?scores(_T)?: (without mask|mask) %?(causal|earlier|diagonal)",
-        "The entries that the mask removes are never read: the cover masks its blocks and its diagonal itself, and "
-        "products of matrices with the same mask need it once.",
+        r"twin_backward, scores: (negated|mask %\w+, not %diagonal)",
+        "With vector gates on both sides the backward reads this matrix in the blocks of a cover alone, to make what a "
+        "gate's gradient takes from them: its diagonal goes nowhere.",
     ),
     (
         r"d?scores_diagonal(_T)?: mask",
@@ -58,13 +50,14 @@ REASONS = (
         "diagonal.",
     ),
     (
-        r"gate_(rows|columns)_\d+: (without )?mask",
-        "The product of two matrices that are masked already.",
+        r"(^|, )d?scores(_T)?: (without mask|mask) %?(causal|earlier|diagonal)",
+        "The entries that the mask removes are never read: the cover masks its blocks and its diagonal itself, and a "
+        "product of two matrices with the same mask needs it once.",
     ),
     (
         r"without mask %(same|upper|lower|inside)",
-        "A mask that another one implies: with two halves alone all blocks are the same, with strips `upper` and "
-        "`lower` are in `same`, on a leaf's offsets `inside` is in `on_offset` and in `shift`.",
+        "Another mask implies this one: one leaf, or two halves, are a single block, whose triangle the matrix or its "
+        "consumer has masked; strips have `upper` and `lower` in `same`, offsets `inside` in `on_offset` and `shift`.",
     ),
 )
 

@@ -95,8 +95,8 @@ def test_reading_before_the_write_leaves_the_step_out_and_a_bonus_puts_it_back()
 
     text = spec(
         f"{LINEAR}; u: {{axes: [i], kind: parameter}}",
-        "o[t,j] = sum(i, q[t,i] * S[t-1,i,j]) + sum(i, q[t,i] * u[i] * k[t,i]) * v[t,j]",
         "S[t,i,j] = S[t-1,i,j] + k[t,i] * v[t,j]",
+        "o[t,j] = sum(i, q[t,i] * S[t-1,i,j]) + sum(i, q[t,i] * u[i] * k[t,i]) * v[t,j]",
     )
     arguments = qkv() | {"u": u}
     close(gradients(reference_op(text), arguments, None), gradients(closed, arguments, None), 1e-13)
@@ -168,6 +168,16 @@ def test_a_reset_forgets_and_its_gradients_are_zero(gate):
     assert not any(g[:, :6].any() for g in torch.autograd.grad(final.sum(), [arguments["k"], gates]))
 
 
+def test_what_multiplies_an_infinite_gate_has_a_gradient():
+    text = GLA.replace("  scale:", "  w: {axes: [i], kind: parameter}\n  scale:")
+    text = text.replace("exp(g[t,i])", "exp(-exp(w[i]) * softplus(g[t,i]))")
+    gates = torch.zeros(B, T, H, K, dtype=torch.float64)
+    gates[:, 6] = math.inf
+    arguments = qkv() | {"g": gates.requires_grad_(), "w": randn(H, K).requires_grad_()}
+    found = gradients(reference_op(text), arguments, None)
+    assert all(x.isfinite().all() for x in found.values()) and found["w"].all()
+
+
 def test_checkpoints_change_nothing(monkeypatch):
     arguments = qkv(70) | {"g": (-randn(B, 70, H, K).abs()).requires_grad_()}
     whole = gradients(reference_op(GLA), arguments, randn(B, H, K, V).requires_grad_())
@@ -193,12 +203,50 @@ def test_half_the_slope_at_a_tie_and_none_at_a_kink():
     text = spec(
         f"{LINEAR}; z: [t, j]",
         "S[t,i,j] = S[t-1,i,j] + k[t,i] * v[t,j]",
-        "o[t,j] = max(z[t,j], 0) + 10 * relu(z[t,j]) + 100 * abs(z[t,j]) + 0 * sum(i, q[t,i] * S[t,i,j])",
+        "p[t,j] = max(z[t,j], 0) / 2 + min(0, z[t,j]) / 2 + 10 * relu(z[t,j]) + 100 * abs(z[t,j])",
+        "o[t,j] = p[t,j] + 0 * sum(i, q[t,i] * S[t,i,j])",
     )
     z = torch.zeros(B, T, H, V, requires_grad=True)
     (o,), _ = run(document_of(text), qkv() | {"z": z})
     (slope,) = torch.autograd.grad(o.sum(), z)
     assert (slope == 0.5).all()
+
+
+FUNCTIONS_BY_HAND = {
+    "exp(z[t,j])": math.exp,
+    "log(z[t,j] ** 2)": lambda z: 2 * math.log(abs(z)),
+    "sigmoid(z[t,j])": lambda z: 1 / (1 + math.exp(-z)),
+    "logsigmoid(z[t,j])": lambda z: -math.log1p(math.exp(-z)),
+    "softplus(z[t,j])": lambda z: math.log1p(math.exp(z)),
+    "tanh(z[t,j])": math.tanh,
+    "relu(z[t,j])": lambda z: max(z, 0.0),
+    "elu(z[t,j])": lambda z: z if z > 0 else math.expm1(z),
+    "silu(z[t,j])": lambda z: z / (1 + math.exp(-z)),
+    "sqrt(z[t,j] ** 2)": abs,
+    "abs(-z[t,j] / 2)": lambda z: abs(z) / 2,
+    "min(z[t,j], 1)": lambda z: min(z, 1.0),
+    "max(z[t,j], -1)": lambda z: max(z, -1.0),
+}
+
+
+@pytest.mark.parametrize("written", FUNCTIONS_BY_HAND)
+def test_functions_have_their_values_and_slopes(written):
+    function = FUNCTIONS_BY_HAND[written]
+    text = spec(
+        f"{LINEAR}; z: [t, j]",
+        "S[t,i,j] = S[t-1,i,j] + k[t,i] * v[t,j]",
+        f"o[t,j] = {written} + 0 * sum(i, q[t,i] * S[t,i,j])",
+    )
+    points = [-30.0, -3.0, -0.5, 0.25, 2.0, 25.0]
+    z = torch.tensor(points, dtype=torch.float64).repeat(B * T * H * V)[: B * T * H * V].reshape(B, T, H, V)
+    z.requires_grad_()
+    (o,), _ = run(document_of(text), qkv() | {"z": z})
+    (slopes,) = torch.autograd.grad(o.sum(), z)
+    for point, value, slope in zip(points, o.flatten()[:6].tolist(), slopes.flatten()[:6].tolist(), strict=True):
+        assert value == pytest.approx(function(point), rel=1e-14, abs=1e-300)
+        step = 1e-4 * abs(point)
+        difference = (function(point + step) - function(point - step)) / (2 * step)
+        assert slope == pytest.approx(difference, rel=1e-5, abs=1e-8)
 
 
 def test_outputs_are_what_no_equation_uses_in_order():
