@@ -1,11 +1,21 @@
-"""Golden files: `pytest --update-golden` rewrites those that differ."""
+"""What all tests share: hypothesis profiles (HYPOTHESIS_PROFILE, `ci` unless told), one thread, and golden files, which
+`pytest --update-golden` rewrites where they differ."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SLOW)
+settings.register_profile("long", max_examples=1000, deadline=None, suppress_health_check=_SLOW)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+torch.set_num_threads(1)  # the tensors are small: threads cost more than they bring
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from glagen.errors import UnprovableError
 from glagen.ir.chunk import Carry, ChunkProgram, inputs_of
+from glagen.ir.invariants import require_sound
 from glagen.ir.kernel import Kernel, Line, Scan
 from glagen.ir.schedule import Options, Schedule
 from glagen.schedule.certificate import certificate
@@ -20,6 +21,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
 
     Raises UnprovableError where `options` ask for a cover that has none.
     """
+    require_sound(program)
     chunk = program.recurrence.chunk or DEFAULT_CHUNK
     covers = _covers(program, chunk, options)
     results = [o.name for o in program.outputs] + [s.end for s in program.states]
