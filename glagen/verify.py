@@ -2,7 +2,8 @@
 
 For every regime of gates, every case of extents and every precision: outputs, final state and all gradients (of random
 cotangents, the final state's included), with chunk states saved and recomputed. Then, of the same op: a sequence in two
-parts with the state carried over, decoding step by step, and whether later inputs can change earlier outputs.
+parts with the state carried over, decoding step by step, whether later inputs can change earlier outputs, sequences
+packed into one, and heads that share tensors.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from glagen.reference import output_names, run
 from glagen.regimes import REGIMES, Case, Problem, draw
 from glagen.report import Report, Row
 from glagen.tolerances import PRECISIONS, Precision, budgets, errors
+from glagen.variants import packed, shared
 
 MODES = ("saved", "recomputed")
 CPU_CASES = (Case(2, 70, 2, 20, 12), Case(1, 1, 2, 16, 16), Case(1, 133, 3, 17, 33, state=False))
@@ -55,11 +57,14 @@ def verify(
     cuda = device.type == "cuda"
     chosen = [PRECISIONS[p] for p in precisions or (CUDA_PRECISIONS if cuda else CPU_PRECISIONS)]
     rows: list[Row] = []
+    oracle = torch.device(reference_device or device)
     for case in cases or (CUDA_CASES if cuda else CPU_CASES):
         for regime in regimes:
             progress(f"{document.name}: {regime}, {case}")
             problem = draw(document, regime, case, seed)
-            expected = reference_results(document, problem, torch.device(reference_device or device))
+            expected = reference_results(document, problem, oracle)
+            few = shared(document, problem) if invariants and regime in ("mild", "reset") else None
+            of_few = few and few.gathered(document, reference_results(document, few.whole, oracle))
             for precision in chosen:
                 labels = (regime, str(case), precision.name)
                 for mode in modes:
@@ -68,6 +73,11 @@ def verify(
                 if invariants and regime in ("mild", "reset"):
                     other = draw(document, "extreme", case, seed + 1)
                     rows += _invariants(document, module, problem, other, expected, precision, device, labels)
+                    rows += _packed(document, module, problem, expected, precision, device, labels)
+                    if few and of_few:
+                        for mode in modes:
+                            actual = op_results(document, module, few.call, precision, device, mode)
+                            rows += compare(document, actual, of_few, precision, (*labels, f"{mode}, heads shared"))
     return Report(document.name, str(device), tuple(rows))
 
 
@@ -88,6 +98,7 @@ def op_results(
     device: torch.device,
     mode: str = "auto",
     parts: int = 1,
+    cu_seqlens: Tensor | None = None,
 ) -> Results:
     """What the op gives, and its gradients, for the problem cast to a precision; in `parts` calls one after another."""
     function = getattr(module, document.name)
@@ -97,9 +108,10 @@ def op_results(
         length = next(x.shape[1] for n, x in arguments.items() if n in timed and isinstance(x, Tensor))
         bounds = [length * n // parts for n in range(parts + 1)]
         outputs = []
+        options = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens.to(device)}
         for first, last in itertools.pairwise(bounds):
             part = {n: x[:, first:last] if n in timed and isinstance(x, Tensor) else x for n, x in arguments.items()}
-            *out, state = function(**part, initial_state=state, output_final_state=True, states=mode)
+            *out, state = function(**part, **options, initial_state=state, output_final_state=True, states=mode)
             outputs.append(out)
         assert state is not None
         return tuple(torch.cat(o, dim=1) for o in zip(*outputs, strict=True)), state
@@ -126,12 +138,12 @@ def _differentiate(
 ) -> Results:
     kinds = {d.name: d.kind for d in document.declarations}
     arguments: dict[str, Tensor | float | None] = {
-        n: x.to(device, dtype) if isinstance(x, Tensor) else x for n, x in problem.arguments.items()
+        n: x.detach().to(device, dtype) if isinstance(x, Tensor) else x for n, x in problem.arguments.items()
     }
     wanted = {n: x for n, x in arguments.items() if isinstance(x, Tensor) and kinds[n] in ("input", "parameter")}
     state = problem.initial_state
     if state is not None:
-        wanted["initial_state"] = state = state.to(device, dtype_of_states)
+        wanted["initial_state"] = state = state.detach().to(device, dtype_of_states)
     for x in wanted.values():
         x.requires_grad_()
     outputs, final = op(arguments, state)
@@ -195,6 +207,24 @@ def _invariants(
     for name in output_names(document):
         difference = float((before[name][:, :cut].double() - after[name][:, :cut].double()).abs().max())
         rows.append(Row(*labels, "causality", name, difference, difference, 0.0, 0.0))
+    return rows
+
+
+def _packed(
+    document: Document,
+    module: ModuleType,
+    problem: Problem,
+    expected: Results,
+    precision: Precision,
+    device: torch.device,
+    labels: tuple[str, str, str],
+) -> list[Row]:
+    """The batch packed into one row, with an empty sequence."""
+    put, results, ends = packed(document, problem, expected)
+    rows: list[Row] = []
+    for mode in MODES:
+        actual = op_results(document, module, put, precision, device, mode, cu_seqlens=ends)
+        rows += compare(document, actual, results, precision, (*labels, f"{mode}, packed"))
     return rows
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from glagen.emit.memory import EXTENT
 from glagen.emit.pointwise import TORCH, Writer, tidy
-from glagen.emit.triton import EXTENT
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.document import Declaration
-from glagen.ir.expr import show
+from glagen.ir.expr import refs, show
+from glagen.ir.interval import Interval
 from glagen.ir.recurrence import Recurrence
 
 Declarations = list[Declaration]
+LAYOUT = "B, T, H, M, K, V"  # what `_sizes` gives
 
 
 def differentiable(program: ChunkProgram) -> Declarations:
@@ -29,22 +32,48 @@ def lead(program: ChunkProgram) -> Declaration:
     return next(d for d in program.recurrence.declarations if d.kind == "input")
 
 
+def sized(rec: Recurrence, step: bool = False) -> list[str]:
+    """The tensors that B, T, the heads, K and V are read from: all inputs, and what else K or V takes. A step's have no
+    T, and get one."""
+    names = [d.name for d in rec.declarations if d.kind == "input"]
+    given = dict.fromkeys((*names, *extents(rec)))
+    return [f"{identifier(n)}[:, None]" if step and n in names else identifier(n) for n in given]
+
+
 def sizes_call(program: ChunkProgram) -> str:
-    """The call that gives B, T, H, K, V."""
-    names = [lead(program).name, *extents(program.recurrence)]
-    return f"_sizes({', '.join(map(identifier, names))})"
+    """The call that gives B, T, heads of the state, heads of the outputs, K, V."""
+    return f"_sizes({', '.join(sized(program.recurrence))})"
 
 
 def extents(rec: Recurrence) -> tuple[str, str]:
-    """The tensors that K and V are read from."""
+    """The tensors that K and V are read from: inputs before parameters, and those before constants."""
 
     def having(axis: str) -> str:
-        for d in rec.declarations:
-            if axis in d.axes:
-                return d.name
+        for kind in ("input", "parameter", "constant"):
+            for d in rec.declarations:
+                if d.kind == kind and axis in d.axes:
+                    return d.name
         raise InternalError(f"no tensor has axis {axis}")
 
     return having("i"), having("j")
+
+
+def writers(rec: Recurrence) -> list[str]:
+    """The tensors that gates and writes of the states are made of."""
+    exprs = [
+        e for s in rec.states for e in (*(g.log for g in s.gates), *(x for w in s.writes for x in (w.key, w.value)))
+    ]
+    used = {r.name for e in exprs for r in refs(e)}
+    return [d.name for d in rec.declarations if d.kind != "scalar" and d.name in used]
+
+
+def heads_of(d: Declaration) -> str:
+    """The number of heads a tensor has, as text."""
+    return f"{identifier(d.name)}.shape[{head_axis(d)}]"
+
+
+def head_axis(d: Declaration) -> int | None:
+    return {"input": 2, "scalar": None}.get(d.kind, 0)
 
 
 def arguments(program: ChunkProgram) -> list[str]:
@@ -57,53 +86,116 @@ def layout(d: Declaration) -> str:
 
 
 def interface(program: ChunkProgram) -> dict[str, Any]:
-    """Everything templates/interface.py.j2 and templates/twin.py.j2 ask for."""
+    """Everything the templates from twin.py.j2 on ask for."""
+    rec = program.recurrence
+    return _names(program) | _checks(rec) | _schemas(program) | _texts(program)
+
+
+def _names(program: ChunkProgram) -> dict[str, Any]:
+    """Lists of names, as the generated functions pass them around."""
     rec = program.recurrence
     grads, fixed_ = differentiable(program), fixed(program)
-    scalars = [d.name for d in rec.declarations if d.kind == "scalar"]
-    tensors = [d for d in rec.declarations if d.kind != "scalar"]
-    required = [d for d in rec.declarations if d.default is None]
-    optional = [d for d in rec.declarations if d.default is not None]
-    public = [d.name for d in required] + [f"{d.name}=None" for d in optional]
-    steps = [d.name for d in required] + ["state=None"] + [f"{d.name}=None" for d in optional]
-    outs = [f"{o.name} [B, T, H, {EXTENT[o.indices[-1]]}]" for o in program.outputs]
+    key, value = map(identifier, extents(rec))
+    scalars = [identifier(d.name) for d in fixed_ if d.kind == "scalar"]
     return {
         "first": identifier(lead(program).name),
         "first_name": lead(program).name,
         "sizes": sizes_call(program),
+        "sized": ", ".join(sized(rec)),
+        "key": key,
+        "value": value,
         "arguments": ", ".join(arguments(program)),
+        "head_axes": ", ".join(str(head_axis(d)) for d in [*fixed_, *grads]),
+        "differentiable_at": len(fixed_),
+        "tensor_arguments": ", ".join(identifier(d.name) for d in [*fixed_, *grads] if d.kind != "scalar"),
+        "number_arguments": ", ".join(scalars) + ("," if len(scalars) == 1 else ""),
+        "differentiable": ", ".join(identifier(d.name) for d in grads),
+        "first_needed": len(fixed_),
+        "nones": "None, " * len(fixed_),
         "initials": ", ".join(f"{s.name}_initial" for s in program.states),
         "finals": ", ".join(f"{s.name}_final" for s in program.states),
         "cotangents": ", ".join(identifier(c) for c in program.cotangents),
         "adjoint_finals": ", ".join(f"{s.adjoint_end}_final" for s in program.states),
         "adjoint_initials": ", ".join(f"{s.adjoint}_initial" for s in program.states),
-        "scalars": scalars,
-        "may_lack": (*(d.name for d in tensors if d.default is not None), "initial_state"),
-        "tensors": [
-            {"name": d.name, "layout": layout(d)} for d in sorted(tensors, key=lambda d: d is not lead(program))
-        ],
         "outputs": [
             {"name": identifier(o.name), "cotangent": identifier(c), "extent": EXTENT[o.indices[-1]]}
             for o, c in zip(program.outputs, program.cotangents, strict=True)
         ],
-        "differentiable": ", ".join(identifier(d.name) for d in grads),
-        "fixed": ", ".join(f"{identifier(d.name)}" for d in fixed_) + ("," if len(fixed_) == 1 else ""),
         "apply_arguments": [
-            *(identifier(d.name) if d.kind == "scalar" else f"{identifier(d.name)}.contiguous()" for d in fixed_),
-            *(f"{identifier(d.name)}.contiguous()" for d in grads),
-            "initial_state if initial_state is None else initial_state.contiguous()",
+            identifier(d.name) if d.kind == "scalar" else f"{identifier(d.name)}.contiguous()"
+            for d in [*fixed_, *grads]
         ],
-        "first_needed": 1 + len(fixed_),
-        "nones": ", ".join(["None"] * (1 + len(fixed_))),
-        "public_signature": ", ".join([*public, "initial_state=None", "output_final_state=False", 'states="auto"']),
-        "step_signature": ", ".join(steps),
+    }
+
+
+def _checks(rec: Recurrence) -> dict[str, Any]:
+    """What arguments are compared to."""
+    tensors = [d for d in rec.declarations if d.kind != "scalar"]
+    inputs = [d for d in tensors if d.kind == "input"]
+    written = [d for d in inputs if d.name in writers(rec)]
+    read = [f"{identifier(d.name)}.shape[2]" for d in inputs if d not in written]
+    return {
+        "scalars": [d.name for d in rec.declarations if d.kind == "scalar"],
+        "tensors": [{"name": d.name, "layout": layout(d)} for d in sorted(tensors, key=lambda d: d is not inputs[0])],
+        "optional": tuple(d.name for d in tensors if d.default is not None),
+        "writers": tuple(writers(rec)),
+        "state_heads": _most([f"{identifier(d.name)}.shape[2]" for d in written]),
+        "output_heads": _most(["H", *read]),
+        "domains": "{" + ", ".join(f'"{d.name}": {_bounds(d.domain)}' for d in tensors if d.domain) + "}",
+    }
+
+
+def _most(counts: list[str]) -> str:
+    return f"max({', '.join(counts)})" if len(counts) > 1 else counts[0]
+
+
+def _bounds(domain: Interval) -> str:
+    """Least and greatest number, and the words for both; open ends count as reached."""
+    low, high = (f'float("{x}")' if math.isinf(x) else repr(x) for x in (domain.low, domain.high))
+    return f'({low}, {high}, " in {domain}")'
+
+
+def _schemas(program: ChunkProgram) -> dict[str, Any]:
+    """What torch.library is told of the op and of its backward."""
+    declared = [f"{'float' if d.kind == 'scalar' else 'Tensor'} {identifier(d.name)}"
+                for d in [*fixed(program), *differentiable(program)]]  # fmt: skip
+    given = [*declared, *(f"Tensor? {s.name}_initial" for s in program.states), "Tensor? cu_seqlens"]
+    cotangents = [f"Tensor {identifier(c)}" for c in program.cotangents]
+    cotangents += [f"Tensor? {s.adjoint_end}_final" for s in program.states]
+    outputs = len(program.outputs) + 2 * len(program.states)
+    gradients = len(program.gradients) + len(program.states)
+    return {
+        "run_schema": f"({', '.join([*given, 'str states'])}) -> ({', '.join(['Tensor'] * outputs)})",
+        "backward_schema": f"({', '.join([*given, 'Tensor kept', *cotangents, 'bool[] needs'])})"
+        f" -> ({', '.join(['Tensor'] * gradients)})",
+    }
+
+
+def _texts(program: ChunkProgram) -> dict[str, Any]:
+    """Signatures, docstrings, defaults."""
+    rec = program.recurrence
+    required = [d for d in rec.declarations if d.default is None]
+    optional = [d for d in rec.declarations if d.default is not None]
+    options = [f"{d.name}=None" for d in optional]
+    public = [*(d.name for d in required), *options, "initial_state=None", "output_final_state=False"]
+    outs = [f"{o.name} [B, T, H, {EXTENT[o.indices[-1]]}]" for o in program.outputs]
+    inputs = [d.name for d in rec.declarations if d.kind == "input"]
+    readers = [n for n in inputs if n not in writers(rec)]
+    has_scalars = any(d.kind == "scalar" for d in rec.declarations)
+    return {
+        "public_signature": ", ".join([*public, "cu_seqlens=None", 'states="auto"']),
+        "step_signature": ", ".join([*(d.name for d in required), "state=None", *options]),
         "argument_docs": [_argument_doc(d) for d in rec.declarations],
-        "return_doc": "(" + ", ".join([*outs, "final state [B, H, K, V]"]) + ")",
+        "return_doc": "(" + ", ".join([*outs, "final state [N, H, K, V]"]) + ")",
         "step_return_doc": ", ".join(f"{o.name} [B, H, {EXTENT[o.axes[-1]]}]" for o in rec.outputs),
+        "writer_names": ", ".join(n for n in inputs if n in writers(rec)),
+        "reader_doc": f"If {' or '.join(readers)} has more, groups of them read one state; so many do outputs have."
+        if readers
+        else "",
         "given": "{" + ", ".join(f'"{d.name}": {d.name}' for d in rec.declarations) + "}",
         "unpacked": ", ".join(identifier(d.name) for d in rec.declarations)
         + ("," if len(rec.declarations) == 1 else ""),
-        "defaults": [f"B, T, H, K, V = {sizes_call(program)}", *default_lines(rec)] if optional or scalars else [],
+        "defaults": [f"{LAYOUT} = {sizes_call(program)}", *default_lines(rec)] if optional or has_scalars else [],
     }
 
 

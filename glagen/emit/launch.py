@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from glagen.emit.interface import arguments, lead, sizes_call
-from glagen.emit.triton import EXTENT, Tensor
+from glagen.emit.interface import LAYOUT, arguments, differentiable, heads_of, lead, sizes_call
+from glagen.emit.memory import EXTENT, READS, Tensor
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
 
 KernelText = dict[str, Any]  # what emit/module.py knows of a printed kernel
+PACKED = "cu_seqlens"
 
 
 def launches(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
@@ -27,22 +28,45 @@ def _launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | N
         tensor: Tensor = item["tensor"]
         name = tensor.name.removesuffix("_out")
         values.append(renamed.get(name, identifier(name)))
-    values += text["scalars"]
+    heads = "H" if kernel.name == "states" else "M"
+    values += [PACKED, "first_slot"] if kernel.scans else ["place", "slots"]
+    values += [*text["scalars"], "T", heads]
     grid = [f'_blocks({EXTENT[a]}, config["BLOCK_{EXTENT[a]}"])' for a in kernel.owned if a not in kernel.whole]
-    grid += ([] if kernel.scans else ["chunks"]) + ["B", "H"]
+    grid += ["N" if kernel.scans else "slots", heads + (" // GROUP" if kernel.reduces_heads else "")]
     return [
         f'config = _config("{kernel.name}", K, V, dtype)',
+        *([f"GROUP = {_common_group(program, kernel)}"] if kernel.reduces_heads else []),
         f"{text['function']}[({' * '.join(grid)},)](",
-        f"    {', '.join([*values, 'T', 'H', 'chunks'])}, **config",
+        f"    {', '.join(values)},",
+        f"    {', '.join(_group(program, name, heads) for name in text['groups'])},",
+        "    **config,",
         ")",
     ]
 
 
-def _head(program: ChunkProgram, device: bool = True) -> list[str]:
+def _group(program: ChunkProgram, name: str, heads: str) -> str:
+    """A keyword argument: how many of the kernel's heads share one of a tensor's."""
+    if name == "GROUP":
+        return "GROUP=GROUP"
+    if name == READS:
+        return f"{READS}=M // H"
+    declaration = next(d for d in program.recurrence.declarations if f"GROUP_{d.name}" == name)
+    return f"{name}={heads} // {heads_of(declaration)}"
+
+
+def _common_group(program: ChunkProgram, kernel: Kernel) -> str:
+    """The heads that a program takes in turn: whole groups of every tensor whose gradient the kernel sums."""
+    names = {store.target[1:] for store in kernel.stores if "t" in store.axes}
+    counts = [f"M // {heads_of(d)}" for d in differentiable(program) if d.name in names]
+    return f"math.lcm({', '.join(counts)})" if counts else "1"
+
+
+def _head(program: ChunkProgram) -> list[str]:
     x = identifier(lead(program).name)
     return [
-        f"    B, T, H, K, V = {sizes_call(program)}",
-        f"    chunks, dtype, device = _blocks(T, CHUNK), {x}.dtype, {x}.device",
+        f"    {LAYOUT} = {sizes_call(program)}",
+        "    N, slots, first_slot, place = packing",
+        f"    dtype, device = {x}.dtype, {x}.device",
     ]
 
 
@@ -50,19 +74,20 @@ def _indented(lines: list[str], by: int = 1) -> list[str]:
     return ["    " * by + line for line in lines]
 
 
-def _new(name: str, *extents: str, dtype: str = "torch.float32") -> str:
-    return f"{name} = torch.empty({', '.join(extents)}, dtype={dtype}, device=device)"
+def _new(name: str, *extents: str) -> str:
+    return f"{name} = torch.empty({', '.join(extents)}, dtype=torch.float32, device=device)"
 
 
 def _states(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
     names = ", ".join(s.name for s in program.states)
     initials = [f"{s.name}_initial" for s in program.states]
     finals = [f"{s.name}_final" for s in program.states]
+    signature = [*arguments(program), *initials, PACKED, "packing", *(f"{f}=None" for f in finals)]
     return [
-        f"def _states_triton({', '.join([*arguments(program), *initials, *(f'{f}=None' for f in finals)])}):",
+        f"def _states_triton({', '.join(signature)}):",
         '    """The states that enter each chunk; the final ones go where they are wanted."""',
         *_head(program),
-        *_indented([_new(s.name, "B", "H", "chunks", "K", "V") for s in program.states]),
+        *_indented([_new(s.name, "slots", "H", "K", "V") for s in program.states]),
         *_indented(_launch(program, kernels["states"])),
         f"    return ({names},)",
     ]
@@ -75,19 +100,23 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     outs = [identifier(o.name) for o in program.outputs]
     results = ", ".join([*outs, *finals])
     return [
-        f"def _forward_triton({', '.join([*arguments(program), *initials, 'fused'])}):",
-        '    """Outputs, final states, and the states that enter each chunk (None where they stay on chip)."""',
+        f"def _forward_triton({', '.join([*arguments(program), *initials, PACKED, 'fused'])}):",
+        '    """Outputs, final states, and the states that enter each chunk (empty where they stay on chip)."""',
+        f"    packing = _packing({PACKED}, *{identifier(lead(program).name)}.shape[:2])",
         *_head(program),
         *_indented(
-            [_new(identifier(o.name), "B", "T", "H", EXTENT[o.indices[-1]], dtype="dtype") for o in program.outputs]
+            [
+                f"{identifier(o.name)} = _new({PACKED}, (B, T, M, {EXTENT[o.indices[-1]]}), dtype, device)"
+                for o in program.outputs
+            ]
         ),
-        *_indented([_new(f, "B", "H", "K", "V") for f in finals]),
+        *_indented([_new(f, "N", "H", "K", "V") for f in finals]),
         "    if fused:",
         *_indented(_launch(program, kernels["fused"]), 2),
-        f"        return {results}, [None] * {len(program.states)}",
-        f"    ({names},) = _states_triton({', '.join([*arguments(program), *initials, *finals])})",
+        f"        return {results}, {', '.join(['torch.empty(0, device=device)'] * len(program.states))}",
+        f"    ({names},) = _states_triton({', '.join([*arguments(program), *initials, PACKED, 'packing', *finals])})",
         *_indented(_launch(program, kernels["outputs"])),
-        f"    return {results}, [{names}]",
+        f"    return {results}, {names}",
     ]
 
 
@@ -95,60 +124,80 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
     names = [s.name for s in program.states]
     initials = [f"{s.name}_initial" for s in program.states]
     finals = [f"{s.adjoint_end}_final" for s in program.states]
-    starts = [f"{s.adjoint}_initial" for s in program.states]
     cotangents = [identifier(c) for c in program.cotangents]
-    again = ", ".join([*arguments(program), *initials])
+    again = ", ".join([*arguments(program), *initials, PACKED, "packing"])
+    signature = [*arguments(program), *initials, PACKED, *names, *cotangents, *finals, "needs"]
     lines = [
-        f"def _backward_triton({', '.join([*arguments(program), *initials, *names, *cotangents, *finals])}):",
-        '    """Gradients of the tensors in order, then of the initial states. States that are None are made again."""',
+        f"def _backward_triton({', '.join(signature)}):",
+        '    """Gradients of the tensors in order, then of the initial states: those that `needs` asks for, else None.',
+        "",
+        '    Chunk states that are empty are made again."""',
+        f"    packing = _packing({PACKED}, *{identifier(lead(program).name)}.shape[:2])",
         *_head(program),
-        f"    if {names[0]} is None:",
+        f"    if not {names[0]}.numel():",
         f"        ({', '.join(names)},) = _states_triton({again})",
     ]
-    for s in program.states:
-        lines.append("    " + _new(s.adjoint_end, "B", "H", "chunks", "K", "V"))
-        lines.append("    " + _new(f"{s.adjoint}_initial", "B", "H", "K", "V"))
+    count = len(program.gradients)
+    for n, s in enumerate(program.states, count):
+        lines.append("    " + _new(s.adjoint_end, "slots", "M", "K", "V"))
+        lines.append("    " + _new(f"{s.adjoint}_initial", "N", "M", "K", "V") + f" if needs[{n}] else None")
     lines += _indented(_launch(program, kernels["adjoint_states"]))
+    order = {f"d{g.name}": n for n, g in enumerate(program.gradients)}
     sums: dict[str, list[str]] = {}
     for role in ("key_gradients", "value_gradients"):
         if role not in kernels:
             continue
         text = kernels[role]
-        renamed = {}
+        renamed: dict[str, str] = {}
+        allocations = []
         for item in text["tensors"]:
             tensor: Tensor = item["tensor"]
             if not tensor.name.endswith("_out"):
                 continue
             target = tensor.name.removesuffix("_out")
-            buffer, allocate, total = _buffer(program, kernels, text, tensor, target)
+            buffer, allocated, total = _buffer(program, kernels, text, tensor, target)
             renamed[target] = buffer
-            lines += _indented(allocate)
+            allocations.append(f"{buffer} = {allocated} if needs[{order[target]}] else None")
             sums.setdefault(target, []).append(total)
-        lines += _indented(_launch(program, text, renamed))
-    grads = [sums.get(f"d{g.name}", ["None"]) for g in program.gradients]
+        wanted = " or ".join(f"needs[{n}]" for n in sorted(order[target] for target in renamed))
+        lines += _indented(allocations)
+        lines.append(f"    if {wanted}:")
+        lines += _indented(_launch(program, text, renamed), 2)
     lines.append("    return (")
-    lines += [f"        {' + '.join(parts)}," for parts in grads]
-    lines += [f"        {start}," for start in starts]
+    for g in program.gradients:
+        parts = sums.get(f"d{g.name}", [])
+        value = " + ".join(parts) if parts else f"torch.zeros_like({identifier(g.name)})"
+        plain = len(parts) == 1 and parts[0].isidentifier()
+        lines.append(f"        {value}," if plain else f"        {value} if needs[{order[f'd{g.name}']}] else None,")
+    for n, s in enumerate(program.states, count):
+        lines.append(f"        _over_heads({s.adjoint}_initial, 1, H) if needs[{n}] else None,")
     lines.append("    )")
     return lines
 
 
 def _buffer(
     program: ChunkProgram, kernels: dict[str, KernelText], text: KernelText, tensor: Tensor, target: str
-) -> tuple[str, list[str], str]:
+) -> tuple[str, str, str]:
     """A gradient's buffer in one kernel: its name, its allocation, and what it adds to the gradient."""
     kernel: Kernel = text["kernel"]
     shared = sum(any(t["tensor"].name == tensor.name for t in k["tensors"]) for k in kernels.values()) > 1
     name = f"{target}_{'keys' if kernel.owned == ('i',) else 'values'}" if shared else f"{target}_out"
     features = [EXTENT[a] for a in tensor.axes if a in EXTENT]
+    declaration = next(d for d in program.recurrence.declarations if d.name == target[1:])
+    heads, source = heads_of(declaration), identifier(declaration.name)
     if tensor.kind == "rows":
-        source = identifier(target[1:])
         dtype = "torch.float32" if shared else f"{source}.dtype"
-        return name, [_new(name, "B", "T", "H", *features, dtype=dtype)], name
+        return name, f"_new({PACKED}, {source}.shape, {dtype}, device)", name
     split = [a for a in kernel.owned if a not in tensor.axes]
     config = f'_config("{kernel.name}", K, V, dtype)'
     counts = [f'_blocks({EXTENT[a]}, {config}["BLOCK_{EXTENT[a]}"])' for a in split]
     if tensor.kind == "row_parts":
-        return name, [_new(name, "B", "T", "H", *features, *counts)], f"{name}.sum(-1)"
-    dims = "(0, 1, -1)" if split else "(0, 1)"
-    return name, [_new(name, "B", "chunks", "H", *features, *counts)], f"{name}.sum({dims})"
+        extents = ", ".join(["B", "T", heads, *features, *counts])
+        return name, f"_new({PACKED}, ({extents}), torch.float32, device)", f"{name}.sum(-1)"
+    dims = "(0, -1)" if split else "0"
+    extents = ", ".join(["slots", "M", *features, *counts])
+    return (
+        name,
+        f"torch.empty({extents}, dtype=torch.float32, device=device)",
+        f"_over_heads({name}.sum({dims}), 0, {heads})",
+    )

@@ -12,15 +12,17 @@ import jinja2
 import glagen
 from glagen.emit.interface import interface, lead
 from glagen.emit.launch import launches
+from glagen.emit.memory import BOUND, EXTENT
 from glagen.emit.pointwise import HELPER_NEEDS, TRITON_HELPERS
 from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.step import step_body
-from glagen.emit.triton import BOUND, EXTENT, ROW_MASKS, KernelPrinter
+from glagen.emit.triton import ROW_MASKS, KernelPrinter
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Schedule
 
+OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
 TWIN_HELPERS = {
     "_per_head": '''
 def _per_head(x):
@@ -51,6 +53,7 @@ def emit(schedule: Schedule, digest: str) -> str:
     """The module's text. Ensures: the same text for the same schedule and digest, on any platform and hash seed."""
     environment, context = _environment(), _context(schedule, digest)
     body = "\n" + environment.get_template("module.py.j2").render(context)
+    body = body.replace(OWN_CHECKSUM, checksum(body)[:8])
     return environment.get_template("header.py.j2").render(context, checksum=checksum(body)) + body
 
 
@@ -112,10 +115,10 @@ def _helpers(text: str) -> list[str]:
 
 def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     program = schedule.program
-    per_head = frozenset(d.name for d in program.recurrence.declarations if d.kind in ("parameter", "constant"))
-    float32 = frozenset(n for s in program.states for n in (s.name, s.adjoint_end))
-    printer = KernelPrinter(kernel, schedule.chunk, per_head, float32)
+    printer = KernelPrinter(kernel, program, schedule.chunk)
     body = printer.print()
+    words = set(re.findall(r"\w+", "\n".join(body)))
+    groups = [word for word in (*printer.shared.values(), "GROUP") if word in words]
     return {
         "role": kernel.name,
         "kernel": kernel,
@@ -126,11 +129,13 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
             for t in printer.tensors.values()
         ],
         "scalars": [identifier(name) for name in printer.scalars],
+        "groups": list(dict.fromkeys(groups)),
         "owned": [(a, EXTENT[a]) for a in kernel.owned if a not in kernel.whole],
         "whole": [(a, EXTENT[a]) for a in kernel.whole],
         "scans": kernel.scans,
+        "reduces_heads": kernel.reduces_heads,
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in printer.masks],
-        "uses": {word for word in ("WIDE", "blocks_i", "blocks_j") if re.search(rf"\b{word}\b", "\n".join(body))}
+        "uses": words & {"WIDE", "blocks_i", "blocks_j"}
         | {f"blocks_{a}" for a in kernel.owned if a not in kernel.whole},
         "body": body,
     }
@@ -142,9 +147,9 @@ def tensor_shape(kind: str, axes: tuple[str, ...]) -> str:
         "rows": ["B", "T", "H"],
         "row_parts": ["B", "T", "H"],
         "head": ["H"],
-        "head_parts": ["B", "chunks", "H"],
-        "state": ["B", "H"],
-        "states": ["B", "H", "chunks"],
+        "head_parts": ["slots", "H"],
+        "state": ["N", "H"],
+        "states": ["slots", "H"],
     }[kind]
     tail = ["blocks"] if kind.endswith("_parts") else []
     return f"[{', '.join(lead + features + tail)}]"
@@ -164,11 +169,7 @@ def _twin(schedule: Schedule) -> dict[str, Any]:
         first = identifier(lead(program).name)
         printer = TwinPrinter(schedule.chunk, per_head, numbers, first, wanted[role])
         body = printer.print(lines)
-        starts = [s.name + "_initial" for s in program.states]
-        if role == "twin_backward":
-            starts += [s.adjoint_end + "_final" for s in program.states]
-        head = [f"{identifier(n)} = _start({identifier(n)}, {first}, B, H, K, V)" for n in starts]
-        head.append("row = torch.arange(CHUNK, device=device)")
+        head = ["row = torch.arange(CHUNK, device=device)"]
         head += [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in printer.masks]
         if printer.guards:
             head.append(f"{BOUND['t']} = (torch.arange(chunks * CHUNK, device=device) < T).view(chunks, CHUNK)")
@@ -187,7 +188,7 @@ def _twin(schedule: Schedule) -> dict[str, Any]:
 def _twin_gradient(program: ChunkProgram, name: str) -> str:
     gradient = next(g for g in program.gradients if g.name == name)
     if not gradient.parts:
-        return "None"
+        return f"torch.zeros_like({identifier(name)})"
     total = " + ".join(identifier(p.name) for p in gradient.parts)
     declaration = next(d for d in program.recurrence.declarations if d.name == name)
     if declaration.kind == "input":

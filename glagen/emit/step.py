@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glagen.emit.interface import default_lines, extents
+from glagen.emit.interface import default_lines, sized
 from glagen.emit.pointwise import TORCH, Writer, tidy
 from glagen.emit.words import identifier
 from glagen.ir.expr import Expr, Ref, Sum, ref, rewrite
@@ -13,15 +13,14 @@ AT = {"i": "[..., :, None]", "j": "[..., None, :]"}
 
 def step_body(rec: Recurrence) -> list[str]:
     """Requires: one state. Tensors are [B, H, axes], the state [B, H, K, V]."""
-    tensors = [d for d in rec.declarations if d.kind != "scalar"]
+    tensors = [(identifier(d.name), int(d.kind == "input")) for d in rec.declarations if d.kind != "scalar"]
     lead = identifier(next(d for d in rec.declarations if d.kind == "input").name)
-    key, value = map(identifier, extents(rec))
     lines = [
         f"dtype = torch.promote_types({lead}.dtype, torch.float32)",
-        f"B, H, K, V = *{lead}.shape[:2], {key}.shape[-1], {value}.shape[-1]",
+        f"B, _, H, M, K, V = _sizes({', '.join(sized(rec, step=True))})",
         *default_lines(rec),
-        *(f"{identifier(d.name)} = {identifier(d.name)}.to(dtype)" for d in tensors),
-        f"state = {lead}.new_zeros(B, H, K, V) if state is None else state.to(dtype)",
+        *(f"{n} = _spread({n}.to(dtype), {axis}, M)" for n, axis in tensors),
+        f"state = {lead}.new_zeros(B, M, K, V) if state is None else _spread(state.to(dtype), 1, M)",
     ]
     (state,) = rec.states
     lines += _reads(rec, before=True)
@@ -37,7 +36,7 @@ def step_body(rec: Recurrence) -> list[str]:
     lines += _reads(rec, before=False)
     for output in rec.outputs:
         lines.append(f"{identifier(output.name)} = {_write(rec, output.value, ('j',))}")
-    lines.append(f"return {', '.join(identifier(o.name) for o in rec.outputs)}, state")
+    lines.append(f"return {', '.join(identifier(o.name) for o in rec.outputs)}, state[:, :: M // H]")
     return lines
 
 

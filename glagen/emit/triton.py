@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from glagen.emit.blocks import opening_text
 from glagen.emit.lines import full_axes, summed_positions
-from glagen.emit.pointwise import TRITON, Writer, tidy
+from glagen.emit.memory import BOUND, EXTENT, KernelMemory, Tensor
+from glagen.emit.pointwise import TRITON, Writer
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
-from glagen.ir.chunk import Operand
+from glagen.ir.chunk import ChunkProgram, Operand
 from glagen.ir.expr import Ref
 from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Line, Load, Loop, RowSum, Scan, Store, written
 
-EXTENT = {"i": "K", "j": "V"}
-BOUND = {"t": "in_T", "i": "in_K", "j": "in_V"}
-COORDINATE = {"t": "rows", "i": "i", "j": "j"}
 BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "CHUNK", "s": "CHUNK"}
 ROW_MASKS = {
     "causal": "row[:, None] >= row[None, :]",
@@ -27,49 +23,19 @@ ROW_MASKS = {
 SELECT_MASK = {"through": "causal", "before": "earlier", "from": "causal_T", "after": "earlier_T"}
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor argument of a kernel: `kind` says how it lies in memory.
+class KernelPrinter(KernelMemory):
+    """Prints the body of one kernel."""
 
-    rows: [B, T, H, axes]; head: [H, axes]; state: [B, H, K, V]; states: [B, H, chunks, K, V];
-    row_parts: [B, T, H, axes, blocks]; head_parts: [B, chunks, H, axes, blocks].
-    """
-
-    name: str
-    kind: str
-    axes: tuple[str, ...]
-    optional: bool = False
-
-
-class KernelPrinter:
-    """Prints the body of one kernel. `tensors` collects its arguments in order of first use."""
-
-    def __init__(self, kernel: Kernel, chunk: int, head_inputs: frozenset[str], wide: frozenset[str]) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, program: ChunkProgram, chunk: int) -> None:
+        super().__init__(kernel, program)
         self.chunk = chunk
-        self.head_inputs = head_inputs  # inputs without t: one value per head
-        self.float32 = wide  # tiles that are float32 in memory
-        self.tensors: dict[str, Tensor] = {}
+        # inputs without t: one value per head
+        self.head_inputs = {d.name for d in program.recurrence.declarations if d.kind in ("parameter", "constant")}
+        self.float32 = {n for s in program.states for n in (s.name, s.adjoint_end)}  # in memory
         self.masks: dict[str, None] = {}
         self.narrow: set[str] = set()  # tiles that may not be float32
         self.scalars: dict[str, None] = {}
-        self.scopes: list[set[str]] = [set()]  # offsets named so far, by loop
-        self.text: list[str] = []
-        self.indent = 0
         self.writer = Writer(TRITON, self._tile)
-
-    # -- plumbing ----------------------------------------------------------------------------------------------------
-
-    def _line(self, text: str) -> None:
-        self.text.append("    " * self.indent + tidy(text))
-
-    def _enter(self) -> None:
-        self.indent += 1
-        self.scopes.append(set())
-
-    def _leave(self) -> None:
-        self.indent -= 1
-        self.scopes.pop()
 
     def _tile(self, r: Ref) -> str:
         if r.name.startswith("%"):
@@ -90,127 +56,104 @@ class KernelPrinter:
         """The lines of the kernel's body after the index arithmetic."""
         k = self.kernel
         self.defined = {n for n, _ in k.zeros} | _defined(k.body) | {s.tile for s in k.scans}
-        if k.direction is None:
-            self._axes_per_chunk()
-            self._body(k.body)
-            self._stores(k.stores)
-            return self.text
+        if k.direction:
+            self._walk()
+        elif k.reduces_heads:
+            self._members()
+        else:
+            self._chunk()
+        return self.text
+
+    def _walk(self) -> None:
+        """A loop over the chunks of a sequence, with the states on chip."""
+        k = self.kernel
         for scan in k.scans:
             self._first(scan)
-        step = "chunks - 1 - n" if k.direction == "reverse" else "n"
         self._line("for n in range(0, chunks):")
         self._enter()
-        if step != "n":
-            self._line(f"chunk = {step}")
-        else:
-            self._line("chunk = n")
+        self._line("chunk = chunks - 1 - n" if k.direction == "reverse" else "chunk = n")
+        if any(scan.saved for scan in k.scans):
+            self._line("slot = first_slot + chunk")
+        self._line("first = start + chunk * CHUNK")
+        self._line("left = length - chunk * CHUNK")
         for scan in k.scans:
             if scan.saved:
                 self._line("# the state that enters this chunk" if k.direction == "forward" else
                            "# the gradient of the state that leaves this chunk")  # fmt: skip
-                self._store(Tensor(scan.saved, "states", ("i", "j")), identifier(scan.tile))
-        self._axes_per_chunk()
-        self._body(k.body)
-        for scan in k.scans:
-            self._line(f"{identifier(scan.tile)} = {self.writer.write(scan.update, ('i', 'j'))}")
-        self._stores(k.stores)
+                self._store(self._tensor(scan.saved, "states", ("i", "j")), identifier(scan.tile))
+        self._chunk(scanned=True)
         self._leave()
         for scan in k.scans:
             self._last(scan)
-        return self.text
 
-    def _axes_per_chunk(self) -> None:
-        self._line("step = chunk * CHUNK + row")
-        self._line("in_T = step < T")
-        self._line("rows = (b * T + step) * H + h")
+    def _members(self) -> None:
+        """A loop over heads that share a head of some tensor, whose gradient is summed over them."""
+        outs = [self._out(store) for store in self.kernel.stores]
+        for tensor, store in outs:
+            if tensor.shared:
+                extents = ", ".join(BLOCK[a] for a in tensor.axes)
+                self._line(f"{identifier(store.target)}_sum = tl.zeros([{extents}], dtype=tl.float32)")
+        self._line("for member in range(0, GROUP):")
+        self._enter()
+        self._line("h = group * GROUP + member")
+        self._chunk()
+        self._leave()
+
+    def _chunk(self, scanned: bool = False) -> None:
+        self._line("line = first + row  # of [B, T]")
+        self._line("in_T = row < left")
+        self._body(self.kernel.body)
+        for scan in self.kernel.scans if scanned else ():
+            self._line(f"{identifier(scan.tile)} = {self.writer.write(scan.update, ('i', 'j'))}")
+        for store in self.kernel.stores:
+            self._store_out(store)
 
     def _first(self, scan: Scan) -> None:
-        tensor = Tensor(scan.first, "state", ("i", "j"), optional=True)
+        tensor = self._tensor(scan.first, "state", ("i", "j"), optional=True)
         self.tensors[tensor.name] = tensor
         name = identifier(scan.tile)
         self._line(f"{name} = tl.zeros([BLOCK_K, BLOCK_V], dtype=tl.float32)")
-        self._line(f"if {identifier(tensor.name)}_ptr is not None:")
-        self.indent += 1
-        self._line(f"{name} += {self._load_text(tensor)}")
-        self.indent -= 1
+        once = " and h % READS == 0" if self.kernel.direction == "reverse" else ""  # it is one for all that read it
+        self._given(tensor, f"{name} += {self._load_text(tensor, once=bool(once))}")
 
     def _last(self, scan: Scan) -> None:
-        tensor = Tensor(scan.last, "state", ("i", "j"), optional=True)
-        self._line(f"if {identifier(tensor.name)}_ptr is not None:")
-        self.indent += 1
-        self._store(tensor, identifier(scan.tile))
-        self.indent -= 1
-
-    # -- memory ------------------------------------------------------------------------------------------------------
-
-    def _address(self, tensor: Tensor) -> tuple[str, str]:
-        """Pointer arithmetic and mask for a tile of a tensor; offsets that others share get a name."""
-        self.tensors.setdefault(tensor.name, tensor)
-        pointer = f"{identifier(tensor.name)}_ptr"
-        offset, mask = self._offset(tensor)
-        if tensor.kind not in ("rows", "states") or len(tensor.axes) < 2:
-            return f"{pointer} + {offset}", mask
-        tag = "".join(tensor.axes)
-        if not any(tag in scope for scope in self.scopes):
-            self.scopes[-1].add(tag)
-            self._line(f"at_{tag} = {offset}")
-            self._line(f"in_{tag} = {mask}")
-        return f"{pointer} + at_{tag}", f"in_{tag}"
-
-    def _offset(self, tensor: Tensor) -> tuple[str, str]:
-        axes = tensor.axes
-
-        def spread(text: str, axis: str) -> str:
-            return text if len(axes) < 2 else f"{text}[:, None]" if axis == axes[0] else f"{text}[None, :]"
-
-        offset = {
-            "rows": "rows",
-            "row_parts": "rows",
-            "head": "h",
-            "head_parts": "((b * chunks + chunk) * H + h)",
-            "state": "head",
-            "states": "(head * chunks + chunk)",
-        }[tensor.kind]
-        if "t" in axes:
-            offset = spread(offset, "t")
-        features = [a for a in axes if a in EXTENT]
-        for a in features:
-            offset = f"{offset} * {EXTENT[a]} + {spread(COORDINATE[a], a)}"
-            if a != features[-1]:
-                offset = f"({offset})"
-        for a in self._part_axes(tensor):
-            offset = f"({offset}) * blocks_{a} + block_{a}" if features else f"{offset} * blocks_{a} + block_{a}"
-        return offset, " & ".join(spread(BOUND[a], a) for a in axes)
-
-    def _part_axes(self, tensor: Tensor) -> list[str]:
-        if not tensor.kind.endswith("_parts"):
-            return []
-        return [a for a in self.kernel.owned if a not in self.kernel.whole and a not in tensor.axes]
-
-    def _load_text(self, tensor: Tensor) -> str:
+        tensor = self._tensor(scan.last, "state", ("i", "j"), optional=True)
         address, mask = self._address(tensor)
-        return f"tl.load({address}, mask={mask}, other=0.0)" if mask else f"tl.load({address})"
+        if tensor.shared:
+            mask += " & (h % READS == 0)"
+        self._given(tensor, f"tl.store({address}, {identifier(scan.tile)}, mask={mask})")
 
-    def _store(self, tensor: Tensor, value: str) -> None:
-        address, mask = self._address(tensor)
-        self._line(f"tl.store({address}, {value}, mask={mask})" if mask else f"tl.store({address}, {value})")
+    # -- what comes and goes ------------------------------------------------------------------------------------------
 
     def _load(self, line: Load) -> None:
         per_head = "head" if line.name in self.head_inputs else "rows"
         kind = "states" if line.axes == ("i", "j") else per_head
         if line.name not in self.float32:
             self.narrow.add(line.name)
-        text = self._load_text(Tensor(line.name, kind, line.axes))
+        text = self._load_text(self._tensor(line.name, kind, line.axes))
         self._line(f"{identifier(line.name)} = {text}  # {shape(line.axes)}")
 
-    def _stores(self, stores: tuple[Store, ...]) -> None:
-        for store in stores:
-            rows = "t" in store.axes
-            blocked = [a for a in self.kernel.owned if a not in self.kernel.whole and a not in store.axes]
-            kind = "rows" if rows else "head_parts"
-            if rows and blocked:
-                kind = "row_parts"
-            self._store(Tensor(f"{store.target}_out", kind, store.axes), identifier(store.tile))
+    def _out(self, store: Store) -> tuple[Tensor, Store]:
+        blocked = [a for a in self.kernel.owned if a not in self.kernel.whole and a not in store.axes]
+        kind = ("row_parts" if blocked else "rows") if "t" in store.axes else "head_parts"
+        optional = self.kernel.reduces_heads  # a gradient that nobody wants is not given
+        return self._tensor(f"{store.target}_out", kind, store.axes, optional), store
+
+    def _store_out(self, store: Store) -> None:
+        """A result; a gradient where it is wanted, summed over the heads that share its tensor's."""
+        tensor, _ = self._out(store)
+        value = identifier(store.tile)
+        if not tensor.optional:
+            self._store(tensor, value)
+            return
+        address, mask = self._address(tensor)
+        if tensor.kind == "head_parts":
+            value = f"tl.where(left > 0, {value}, 0.0)"  # of a chunk that no sequence has: whatever was in memory
+        if tensor.shared:
+            total = f"{identifier(store.target)}_sum"
+            self._line(f"{total} = _joined({total}, {value}, h, {tensor.shared})")
+            value, mask = total, f"{mask} & (h % {tensor.shared} == {tensor.shared} - 1)"
+        self._given(tensor, f"tl.store({address}, {value}, mask={mask})" if mask else f"tl.store({address}, {value})")
 
     # -- lines -------------------------------------------------------------------------------------------------------
 

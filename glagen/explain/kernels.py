@@ -23,7 +23,8 @@ def kernels(schedule: Schedule) -> Section:
     blocks: list[Block] = [
         say(
             f"$C$ is {schedule.chunk} steps; BLOCK_K and BLOCK_V are the columns of the key and value axis that a tile "
-            "holds. Tensors with `chunks` hold one state per chunk. Matrix products accumulate in float32, and sums of "
+            "holds. $N$ is the number of sequences; tensors with `slots` hold one state per chunk of any of them. Heads are "
+            "those of the tensor, which may be fewer than the op's. Matrix products accumulate in float32, and sums of "
             "log gates are float32 throughout."
         )
     ]
@@ -60,10 +61,7 @@ def _grid(kernel: Kernel) -> str:
 
 def _traffic(schedule: Schedule, kernel: Kernel) -> tuple[list[str], list[str]]:
     """Tensors read and written, with their shapes."""
-    program = schedule.program
-    per_head = frozenset(d.name for d in program.recurrence.declarations if d.kind in ("parameter", "constant"))
-    states = frozenset(n for s in program.states for n in (s.name, s.adjoint_end))
-    printer = KernelPrinter(kernel, schedule.chunk, per_head, states)
+    printer = KernelPrinter(kernel, schedule.program, schedule.chunk)
     printer.print()
     outputs = {f"{store.target}_out": store.target for store in kernel.stores}
     outputs |= {n: n for scan in kernel.scans for n in (scan.saved, scan.last) if n}

@@ -133,7 +133,10 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch: a program per block of `owned` axes, per chunk unless it scans, per sequence and head."""
+    """One launch: a program per block of `owned` axes, per chunk unless it scans, per sequence and head.
+
+    `reduces_heads`: it makes gradients, and a program takes in turn all heads that share a head of some tensor.
+    """
 
     name: str
     doc: str
@@ -146,6 +149,7 @@ class Kernel:
     body: tuple[Line | Loop, ...]
     stores: tuple[Store, ...]
     tiles: Tiles
+    reduces_heads: bool = False
 
 
 def written(line: Line) -> tuple[str, ...]:

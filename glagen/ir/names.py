@@ -9,10 +9,10 @@ import re
 # none of these patterns can never meet a derived name.
 _SUFFIXES = (
     r"T|after|all|before|between|block|crossed_\d+|decayed|diagonal|down|end|final|from|from_start|initial|keys|leaf|moved"
-    r"|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|read_later_\d+|same|sent|span|steps|to_end|total|undecayed|up"
+    r"|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|read_later_\d+|same|sent|span|steps|sum|to_end|total|undecayed|up"
     r"|values|whole|within"
 )
-_DERIVED = re.compile(rf"^(?:log|crossed)_|_(?:{_SUFFIXES})$")
+_DERIVED = re.compile(rf"^(?:log|crossed|at|in|GROUP)_|_(?:{_SUFFIXES})$")
 
 
 def derived_pattern(name: str) -> str | None:
@@ -22,7 +22,7 @@ def derived_pattern(name: str) -> str | None:
 
 
 # Globals of a generated module, besides those that begin with an underscore.
-_GLOBALS = frozenset(("F", "CHUNK", "FLOOR", "TILES", "STATEFUL", "BFLOAT16", "functools"))
+_GLOBALS = frozenset(("F", "CHUNK", "FLOOR", "TILES", "STATEFUL", "BFLOAT16", "contextlib", "functools", "math"))
 
 
 def shadows(op: str) -> bool:

@@ -44,6 +44,7 @@ class Shape:
     direction: str | None = None
     whole: tuple[str, ...] = ()
     save_states: bool = False
+    reduces_heads: bool = False
 
 
 def build(
@@ -85,6 +86,7 @@ def build(
         body=body,
         stores=tuple(stores),
         tiles=tiles(scans=shape.direction is not None, whole=bool(shape.whole)),
+        reduces_heads=shape.reduces_heads,
     )
 
 

@@ -75,7 +75,7 @@ def _kernels(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kernel, .
         if goals:
             side = {"i": "key", "j": "value"}[axis]
             doc = f"One chunk's gradients on the {side} side, from the state at its start and its gradient at the end."
-            kernels.append(build(program, covers, Shape(name, doc, (axis,), other), goals, ()))
+            kernels.append(build(program, covers, Shape(name, doc, (axis,), other, reduces_heads=True), goals, ()))
     return tuple(kernels)
 
 

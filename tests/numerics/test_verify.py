@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from types import ModuleType, SimpleNamespace
@@ -41,17 +42,28 @@ def module(read=lambda o, t: o, decay=torch.exp, rest=lambda state: state) -> Mo
         state = decay(wide[3])[..., None] * state + wide[1][..., None] * wide[2][..., None, :]
         return read(torch.einsum("bhi,bhij->bhj", wide[0], state), t).to(q.dtype), state
 
-    def op(q, k, v, g, initial_state=None, output_final_state=False, states="auto"):
-        b, length, h, width = q.shape
+    def op(q, k, v, g, initial_state=None, output_final_state=False, states="auto", cu_seqlens=None):
+        heads, of_state = max(x.shape[2] for x in (q, k, v, g)), max(x.shape[2] for x in (k, v, g))
+        q, k, v, g = (x.repeat_interleave(heads // x.shape[2], 2) for x in (q, k, v, g))
+        b, length, _, width = q.shape
         state = initial_state
         if state is None:
             dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-            state = torch.zeros(b, h, width, v.shape[-1], dtype=dtype)
+            count = b if cu_seqlens is None else len(cu_seqlens) - 1
+            state = torch.zeros(count, of_state, width, v.shape[-1], dtype=dtype)
+        if cu_seqlens is not None:
+            ends = [*cu_seqlens.tolist(), length]
+            parts = [[x[:, m:n] for x in (q, k, v, g)] for m, n in itertools.pairwise(ends)]
+            begun = [*state.split(1), torch.zeros_like(state[:1])]
+            found = [op(*p, s) if p[0].shape[1] else (p[2], s) for p, s in zip(parts, begun, strict=True)]
+            outputs = [o for o, _ in found[:-1]] + [torch.zeros_like(found[-1][0])]
+            return torch.cat(outputs, 1), torch.cat([s for _, s in found[:-1]])
+        state = state.repeat_interleave(heads // state.shape[1], 1)
         outputs = []
         for t in range(length):
             o, state = op_step(*(x[:, t] for x in (q, k, v, g)), state, t)
             outputs.append(o)
-        return torch.stack(outputs, dim=1), rest(state)
+        return torch.stack(outputs, dim=1), rest(state)[:, :: heads // of_state]
 
     return cast(ModuleType, SimpleNamespace(op=op, op_step=op_step))
 
@@ -64,7 +76,8 @@ def test_what_is_right_passes():
     report = run_verify(module(), precisions=["fp64", "fp32", "bf16", "fp16"])
     assert report.ok and not report.failures
     assert {row.regime for row in report.rows} == set(REGIMES)
-    assert {row.mode for row in report.rows} == {"saved", "recomputed", "step", "split", "causality"}
+    variants = {f"{mode}, {how}" for mode in ("saved", "recomputed") for how in ("packed", "heads shared")}
+    assert {row.mode for row in report.rows} == {"saved", "recomputed", "step", "split", "causality"} | variants
     assert {"o", "final_state", "d q", "d k", "d v", "d g", "d initial_state"} == {row.quantity for row in report.rows}
     assert json.loads(json.dumps(report.to_dict()))["ok"] is True
 

@@ -29,10 +29,10 @@ def test_the_first_spec_is_the_committed_one():
 
 def test_the_signature_is_the_one_shown():
     module = glagen.load(source(SPECS[0]))
-    shown = re.search(r"= gla\((.*?)\)\n", README)
+    shown = re.search(r"= gla\((.*?)\)\n", README, re.DOTALL)
     assert shown
     defaults = [str(p.default) for p in inspect.signature(module.gla).parameters.values() if p.default is not p.empty]
-    assert [x.split("=")[1].strip('"') for x in shown.group(1).split(", ") if "=" in x] == defaults
+    assert [x.split("=")[1].strip('"') for x in shown.group(1).strip().split(", ") if "=" in x] == defaults
 
 
 def test_the_variant_is_right():

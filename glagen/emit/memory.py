@@ -1,0 +1,131 @@
+"""Where a kernel's tensors lie: pointer arithmetic, masks, loads and stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glagen.emit.pointwise import tidy
+from glagen.emit.words import identifier
+from glagen.ir.chunk import ChunkProgram
+from glagen.ir.kernel import Kernel
+
+EXTENT = {"i": "K", "j": "V"}
+READS = "READS"  # the constexpr: how many heads of the outputs read one head of the state
+BOUND = {"t": "in_T", "i": "in_K", "j": "in_V"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor argument of a kernel: `kind` says how it lies in memory.
+
+    rows: [B, T, H, axes]; head: [H, axes]; state: [N, H, K, V]; states: [slots, H, K, V];
+    row_parts: [B, T, H, axes, blocks]; head_parts: [slots, H, axes, blocks].
+    `shared`: the constexpr that says how many heads of the kernel share one of the tensor's; "" if each has its own.
+    """
+
+    name: str
+    kind: str
+    axes: tuple[str, ...]
+    optional: bool = False
+    shared: str = ""
+
+
+class KernelMemory:
+    """The text of a kernel as far as it concerns memory. `tensors` collects its arguments in order of first use."""
+
+    def __init__(self, kernel: Kernel, program: ChunkProgram) -> None:
+        declarations = program.recurrence.declarations
+        self.kernel = kernel
+        self.tensors: dict[str, Tensor] = {}
+        self.scopes: list[set[str]] = [set()]  # offsets named so far, by loop
+        self.text: list[str] = []
+        self.indent = 0
+        # a gradient lies as its tensor does
+        self.sources = {f"d{d.name}": d.name for d in declarations}
+        self.shared = {d.name: f"GROUP_{d.name}" for d in declarations if d.kind != "scalar"}
+        self.shared |= {f"d{name}_out": group for name, group in self.shared.items()}
+        if kernel.name != "states":  # whose heads are those of the state
+            forward = (n for s in program.states for n in (s.name, f"{s.name}_initial", f"{s.name}_final"))
+            self.shared |= dict.fromkeys(forward, READS)
+            self.shared |= {f"{s.adjoint_end}_final": READS for s in program.states}
+
+    def _line(self, text: str) -> None:
+        self.text.append("    " * self.indent + tidy(text))
+
+    def _enter(self) -> None:
+        self.indent += 1
+        self.scopes.append(set())
+
+    def _leave(self) -> None:
+        self.indent -= 1
+        self.scopes.pop()
+
+    def _tensor(self, name: str, kind: str, axes: tuple[str, ...], optional: bool = False) -> Tensor:
+        """An argument; parts of a sum over programs are of the kernel's own heads."""
+        shared = "" if kind == "head_parts" else self.shared.get(name, "")
+        return Tensor(name, kind, axes, optional, shared)
+
+    def _address(self, tensor: Tensor) -> tuple[str, str]:
+        """Pointer arithmetic and mask for a tile of a tensor; an offset that is used again gets a name."""
+        self.tensors.setdefault(tensor.name, tensor)
+        pointer = f"{identifier(tensor.name)}_ptr"
+        offset = self._offset(tensor)
+        if tensor.kind in ("rows", "states") and len(tensor.axes) > 1:
+            owner = tensor.name.removesuffix("_out")
+            offset = self._named(f"at_{self.sources.get(owner, owner)}", offset)
+        mask = " & ".join(spread(BOUND[a], a, tensor.axes) for a in tensor.axes)
+        if len(tensor.axes) > 1 and tensor.kind != "state":
+            mask = self._named(f"in_{''.join(tensor.axes)}", mask)
+        return f"{pointer} + {offset}", mask
+
+    def _named(self, name: str, value: str) -> str:
+        if not any(name in scope for scope in self.scopes):
+            self.scopes[-1].add(name)
+            self._line(f"{name} = {value}")
+        return name
+
+    def _offset(self, tensor: Tensor) -> str:
+        axes, group = tensor.axes, tensor.shared
+        heads, h = (f"(H // {group})", f"h // {group}") if group else ("H", "h")
+        base = {
+            "rows": f"line * {heads} + {h}",
+            "row_parts": f"line * {heads} + {h}",
+            "head": h,
+            "head_parts": f"slot * {heads} + {h}",
+            "state": f"sequence * {heads} + {h}",
+            "states": f"slot * {heads} + {h}",
+        }[tensor.kind]
+        features = [a for a in axes if a in EXTENT]
+        offset = spread(f"({base})", "t", axes) if "t" in axes else f"({base})"
+        for a in features:
+            offset = f"{offset} * {EXTENT[a]} + {spread(a, a, axes)}"
+            if a != features[-1]:
+                offset = f"({offset})"
+        for a in self._part_axes(tensor):
+            offset = f"({offset}) * blocks_{a} + block_{a}" if features else f"{offset} * blocks_{a} + block_{a}"
+        return offset if features or self._part_axes(tensor) else offset[1:-1] if len(axes) < 2 else offset
+
+    def _part_axes(self, tensor: Tensor) -> list[str]:
+        if not tensor.kind.endswith("_parts"):
+            return []
+        return [a for a in self.kernel.owned if a not in self.kernel.whole and a not in tensor.axes]
+
+    def _load_text(self, tensor: Tensor, once: bool = False) -> str:
+        address, mask = self._address(tensor)
+        if once:  # for the first of the heads that share it
+            mask += " & (h % READS == 0)"
+        return f"tl.load({address}, mask={mask}, other=0.0)" if mask else f"tl.load({address})"
+
+    def _store(self, tensor: Tensor, value: str) -> None:
+        address, mask = self._address(tensor)
+        self._line(f"tl.store({address}, {value}, mask={mask})" if mask else f"tl.store({address}, {value})")
+
+    def _given(self, tensor: Tensor, text: str) -> None:
+        """A line that runs where an optional tensor is given."""
+        self._line(f"if {identifier(tensor.name)}_ptr is not None:")
+        self._line(f"    {text}")
+
+
+def spread(text: str, axis: str, axes: tuple[str, ...]) -> str:
+    """A vector along `axis` as part of a tile of two axes; as it is in a tile of one."""
+    return text if len(axes) < 2 else f"{text}[:, None]" if axis == axes[0] else f"{text}[None, :]"

@@ -1,0 +1,225 @@
+"""What a training framework asks of an op: torch.compile, autocast, checkpointing, gradients of some arguments, packed
+sequences, shared heads, determinism, and errors that say where. On the PyTorch form; tests/numerics/test_gpu.py asks
+the kernels."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from glagen.ir.document import Document
+from glagen.loader import import_path
+from glagen.parse import parse, read
+from glagen.regimes import Case, draw
+
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(p.stem for p in (ROOT / "specs").glob("*.yaml"))
+CASE = Case(1, 70, 4, 5, 6)
+ENDS = [0, 3, 3, 40, 66]  # four sequences, one empty, and four steps of none
+
+
+def load(name: str) -> ModuleType:
+    return import_path(ROOT / "generated" / f"{name}.py", f"contract_{name}")
+
+
+class Op:
+    """An op with arguments for it, in float32."""
+
+    def __init__(self, name: str) -> None:
+        self.document: Document = parse(read(ROOT / "specs" / f"{name}.yaml"))
+        self.module = load(name)
+        self.function = getattr(self.module, name)
+        problem = draw(self.document, "unit", CASE)
+        self.tensors = {n: x.float() for n, x in problem.arguments.items() if isinstance(x, torch.Tensor)}
+        kinds = {d.name: d.kind for d in self.document.declarations}
+        self.leaves = [n for n in self.tensors if kinds[n] in ("input", "parameter")]
+
+    def arguments(self, *wanted: str) -> dict[str, torch.Tensor]:
+        return {n: x.clone().requires_grad_(n in (wanted or self.leaves)) for n, x in self.tensors.items()}
+
+    def results(self, function=None, **options) -> list[torch.Tensor]:
+        """Outputs, final state, gradients."""
+        given = self.arguments()
+        out = (function or self.function)(**given, **options, output_final_state=True)
+        leaves = [given[n] for n in self.leaves]
+        return [*out, *torch.autograd.grad(sum(x.float().square().sum() for x in out), leaves)]
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def op(request) -> Op:
+    return Op(request.param)
+
+
+def same(found, expected, tolerance: float = 1e-5) -> None:
+    for x, y in zip(found, expected, strict=True):
+        assert x.dtype == y.dtype and torch.allclose(x, y, rtol=tolerance, atol=tolerance * float(y.abs().max()))
+
+
+# -- torch.compile and torch.library -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_compiles_whole_with_the_same_numbers(op, packed):
+    torch._dynamo.reset()
+    options = {"cu_seqlens": torch.tensor(ENDS)} if packed else {}
+
+    def layer(**given):
+        q, *rest = op.function(**given)
+        return (2.0 * q, *rest)
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    same(op.results(compiled, **options), op.results(layer, **options))
+
+
+def test_opcheck(op):
+    given = op.arguments()
+    kinds = {d.name: d.kind for d in op.document.declarations}
+    module = op.module
+    fixed = [d for d in op.document.declarations if kinds[d.name] in ("constant", "scalar")]
+    grads = [d for d in op.document.declarations if kinds[d.name] in ("input", "parameter")]
+    values = [0.5 if d.kind == "scalar" else torch.full((CASE.H,), 0.9) for d in fixed]
+    values += [given[d.name] for d in grads]
+    state = torch.randn(CASE.B, CASE.H, CASE.K, CASE.V, requires_grad=True)
+    for initial, ends in ((state, None), (None, torch.tensor(ENDS))):
+        torch.library.opcheck(module._op, (*values, initial, ends, "auto"))
+
+
+def test_names_tell_versions_apart(op):
+    name = str(op.module._op._qualname)
+    other = load("gla" if op.document.name != "gla" else "gla_v")
+    assert name.startswith(f"glagen::{op.document.name}_") and name != str(other._op._qualname)
+    assert len(name.rsplit("_", 1)[1]) == 8
+
+
+def test_autocast_changes_nothing(op):
+    with torch.autocast("cpu", torch.bfloat16):
+        found = op.results()
+    same(found, op.results(), 0.0)
+
+
+def test_activation_checkpointing(op):
+    def checkpointed(**given):
+        return checkpoint(op.function, **given, use_reentrant=False)
+
+    same(op.results(checkpointed), op.results(), 0.0)
+
+
+# -- gradients of some arguments ---------------------------------------------------------------------------------------
+
+
+def test_gradients_of_any_one_argument(op):
+    for name in op.leaves:
+        given = op.arguments(name)
+        o, *_ = op.function(**given)
+        o.square().sum().backward()
+        whole = op.arguments()
+        o, *_ = op.function(**whole)
+        o.square().sum().backward()
+        assert torch.equal(given[name].grad, whole[name].grad)
+        assert all(x.grad is None for n, x in given.items() if n != name)
+
+
+def test_the_same_call_gives_the_same_bits(op):
+    for x, y in zip(op.results(), op.results(), strict=True):
+        assert torch.equal(x, y)
+
+
+# -- packed sequences --------------------------------------------------------------------------------------------------
+
+
+def test_packed_sequences_stand_alone(op):
+    """Each as if it were called by itself; steps of none give zero; int32 as int64."""
+    found, last = op.function(**op.tensors, cu_seqlens=torch.tensor(ENDS, dtype=torch.int32), output_final_state=True)
+    timed = {d.name for d in op.document.declarations if "t" in d.axes}
+    for n, (first, end) in enumerate(itertools.pairwise(ENDS)):
+        if first == end:
+            assert not last[n].any()
+            continue
+        part = {m: x[:, first:end] if m in timed else x for m, x in op.tensors.items()}
+        o, state = op.function(**part, output_final_state=True)
+        same([found[:, first:end], last[n : n + 1]], [o, state])
+    assert not found[:, ENDS[-1] :].any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "said"),
+    [
+        ([0, 3], TypeError, "list"),
+        (torch.tensor([0.0, 3.0]), TypeError, "int32 or torch.int64"),
+        (torch.tensor([0]), ValueError, "shape"),
+        (torch.tensor([[0, 3]]), ValueError, "shape"),
+        (torch.tensor([1, 3]), ValueError, "expected 0"),
+        (torch.tensor([0, 5, 3]), ValueError, "in order"),
+        (torch.tensor([0, 71]), ValueError, "T = 70"),
+        (torch.tensor([0, 3], device="meta"), ValueError, "meta"),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_wrong_packing(op, wrong, error, said):
+    with pytest.raises(error, match=said) as caught:
+        op.function(**op.tensors, cu_seqlens=wrong)
+    assert "`cu_seqlens`" in str(caught.value) and op.document.name in str(caught.value)
+
+
+def test_packing_needs_one_batch(op):
+    timed = {d.name for d in op.document.declarations if "t" in d.axes}
+    two = {n: torch.cat([x, x]) if n in timed else x for n, x in op.tensors.items()}
+    with pytest.raises(ValueError, match=r"`cu_seqlens`.*B = 2"):
+        op.function(**two, cu_seqlens=torch.tensor([0, 3]))
+    with pytest.raises(ValueError, match=r"`initial_state` has shape"):
+        op.function(**op.tensors, cu_seqlens=torch.tensor([0, 3, 4]), initial_state=torch.zeros(1, 4, 5, 6))
+
+
+# -- heads -------------------------------------------------------------------------------------------------------------
+
+
+def test_heads_that_do_not_divide_are_refused(op):
+    for d in op.document.declarations:
+        if d.kind == "input":
+            three = op.tensors[d.name][:, :, :3]
+            with pytest.raises(ValueError, match=r"has \d heads, expected a number that divides"):
+                op.function(**(op.tensors | {d.name: three}))
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+DEBUG = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from generated.gla import gla
+q, k, v, g = (torch.randn(1, 5, 2, 3) for _ in range(4))
+g = -g.abs()
+gla(q, k, v, g)
+for name, at, x in (("k", (0, 3, 1, 2), float("nan")), ("g", (0, 2, 0, 1), 0.5)):
+    given = {"q": q, "k": k, "v": v, "g": g}
+    spoiled = given[name].clone()
+    spoiled[at] = x
+    spoiled[0, 4] = x
+    try:
+        gla(**(given | {name: spoiled}))
+    except ValueError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("debug", ["0", "1"])
+def test_debug_mode_says_which_number_is_wrong(debug):
+    environment = os.environ | {"GLAGEN_DEBUG": debug}
+    run = subprocess.run([sys.executable, "-c", DEBUG, str(ROOT)], capture_output=True, text=True, env=environment)
+    assert run.returncode == 0, run.stderr[-800:]
+    lines = run.stdout.splitlines()
+    if debug == "0":
+        assert not lines
+    else:
+        assert lines == [
+            "gla: `k`[0, 3, 1, 2] is nan, expected a number",
+            "gla: `g`[0, 2, 0, 1] is 0.5, expected a number in [-inf, 0]",
+        ]
