@@ -12,6 +12,23 @@ from hypothesis import strategies as st
 
 from glagen.regimes import REGIMES, Case
 
+# Sums over both feature axes, through nonlinear functions: a kernel that holds a block of an axis has a part of them.
+LOCAL_SUMS = """
+name: local_sums
+inputs:
+  q: [t, i]
+  k: [t, i]
+  v: [t, j]
+  w: [t, j]
+  g: {axes: [t, i], domain: "[-inf, 0]"}
+state: S[i, j]
+equations:
+  - a[t] = sum(i, q[t,i] * k[t,i])
+  - b[t] = sum(j, v[t,j] * w[t,j])
+  - S[t,i,j] = exp(g[t,i]) * S[t-1,i,j] + k[t,i] * v[t,j]
+  - o[t,j] = sum(i, q[t,i] * S[t,i,j]) + tanh(a[t] * sigmoid(b[t])) * v[t,j]
+"""
+
 AXIS = {"K": "i", "V": "j"}
 FEATURE_MAPS = (
     "{}",

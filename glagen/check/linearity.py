@@ -51,7 +51,7 @@ class Linear:
         Ensures: expanded only where the state or a mixture of i and j makes it necessary. Where `expr` is not linear
         in the state, that is reported and its terms are left out.
         """
-        if not self.uses_state(expr) and (_pure(expr) or isinstance(expr, Sum)):
+        if not self.uses_state(expr) and _pure(expr.body if isinstance(expr, Sum) else expr):
             return (Term(_factors(expr), None, expr.span),)
         match expr:
             case Ref(name=name) if name == self.state:
@@ -171,6 +171,14 @@ class Linear:
         if not inside:
             self.fault(
                 f"a term of this sum does not depend on {axis}", term.span, f"take it out of the sum over {axis}"
+            )
+            return None
+        mixed = next((f for f in inside if not _pure(f)), None)
+        if mixed is not None:
+            self.fault(
+                f"`{shown(mixed)}` in a sum over {axis} does not separate into a part of i and a part of j",
+                mixed.span or expr.span,
+                "a local sum is over products of what has i and what has j; pass this sum as an input",
             )
             return None
         return Term((*outside, Sum(axis, product(inside), span=expr.span)), use, expr.span)

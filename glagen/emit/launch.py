@@ -111,6 +111,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
             ]
         ),
         *_indented([_new(f, "N", "H", "K", "V") for f in finals]),
+        *_indented(_sums(program, kernels, "sums")),
         "    if fused:",
         *_indented(_launch(program, kernels["fused"]), 2),
         f"        return {results}, {', '.join(['torch.empty(0, device=device)'] * len(program.states))}",
@@ -118,6 +119,19 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         *_indented(_launch(program, kernels["outputs"])),
         f"    return {results}, {names}",
     ]
+
+
+def _sums(program: ChunkProgram, kernels: dict[str, KernelText], prefix: str) -> list[str]:
+    """Local sums [B, T, M] that other kernels load."""
+    lines = []
+    for role, text in kernels.items():
+        if role.startswith(f"{prefix}_"):
+            lines += [
+                f"{identifier(s.target)} = _new({PACKED}, (B, T, M), torch.float32, device)"
+                for s in text["kernel"].stores
+            ]
+            lines += _launch(program, text)
+    return lines
 
 
 def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
@@ -137,6 +151,7 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
         f"    if not {names[0]}.numel():",
         f"        ({', '.join(names)},) = _states_triton({again})",
     ]
+    lines += _indented(_sums(program, kernels, "backward_sums"))
     count = len(program.gradients)
     for n, s in enumerate(program.states, count):
         lines.append("    " + _new(s.adjoint_end, "slots", "M", "K", "V"))

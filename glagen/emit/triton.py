@@ -31,7 +31,7 @@ class KernelPrinter(KernelMemory):
         self.chunk = chunk
         # inputs without t: one value per head
         self.head_inputs = {d.name for d in program.recurrence.declarations if d.kind in ("parameter", "constant")}
-        self.float32 = {n for s in program.states for n in (s.name, s.adjoint_end)}  # in memory
+        self.float32 = {*kernel.sums, *(n for s in program.states for n in (s.name, s.adjoint_end))}  # in memory
         self.masks: dict[str, None] = {}
         self.narrow: set[str] = set()  # tiles that may not be float32
         self.scalars: dict[str, None] = {}

@@ -136,6 +136,7 @@ class Kernel:
     """One launch: a program per block of `owned` axes, per chunk unless it scans, per sequence and head.
 
     `reduces_heads`: it makes gradients, and a program takes in turn all heads that share a head of some tensor.
+    `sums`: local sums that it loads, for it has no more than a block of the axis they are over.
     """
 
     name: str
@@ -150,6 +151,7 @@ class Kernel:
     stores: tuple[Store, ...]
     tiles: Tiles
     reduces_heads: bool = False
+    sums: tuple[str, ...] = ()
 
 
 def written(line: Line) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from glagen.ir.expr import Expr, apply, ref
 from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Line, Load, Loop, Scan, Store, read, written
 from glagen.schedule.covers import Cover
 from glagen.schedule.lower import Lowering
+from glagen.schedule.partial import local_sums, require_whole
 from glagen.schedule.tiles import tiles
 
 
@@ -45,6 +46,7 @@ class Shape:
     whole: tuple[str, ...] = ()
     save_states: bool = False
     reduces_heads: bool = False
+    sums: bool = False  # it makes local sums over the looped axis
 
 
 def build(
@@ -52,11 +54,15 @@ def build(
 ) -> Kernel:
     """The kernel of `shape` that stores `goals` and carries the states whose next value is in `carries`.
 
-    Ensures: every tile is defined before it is used; sums over the looped axis are complete before they are.
+    Ensures: every tile is defined before it is used; sums over the looped axis are complete before they are; sums over
+    an axis of which a program has one block are loaded, or parts that are stored as such.
     """
     states = {n for s in program.states for n in (s.name, s.adjoint_end)}
     wanted = [o.name for g in goals for o in g.parts] + list(carries)
-    statements = needed(program, wanted, states)
+    blocked = [a for a in shape.owned if a not in shape.whole]
+    absent = {"i", "j"} - {shape.looped} if shape.sums else set(blocked)
+    sums = {n: o for n, (a, o) in local_sums(program).items() if a in absent and n not in wanted}
+    statements = needed(program, wanted, states | set(sums))
     lowering = Lowering(program, covers, shape.looped, statements)
     lines: list[Line] = list(lowering.run())
     stores = []
@@ -70,9 +76,11 @@ def build(
         if isinstance(s, Carry)
     )
     carried = {scan.tile for scan in scans}
-    loads = _loads(program, lines, scans, stores, carried)
+    loads = _loads(program, lines, scans, stores, carried, sums)
     roots = [s.tile for s in stores] + [r for s in scans for r in _names(s.update)]
     body = _phases([*loads, *lines], shape.looped, roots)
+    for axis in blocked:
+        require_whole(body, stores, axis)
     zeros = _zeros([line for item in body for line in (item.body if isinstance(item, Loop) else (item,))])
     return Kernel(
         name=shape.name,
@@ -87,6 +95,7 @@ def build(
         stores=tuple(stores),
         tiles=tiles(scans=shape.direction is not None, whole=bool(shape.whole)),
         reduces_heads=shape.reduces_heads,
+        sums=tuple(x.name for x in loads if x.name in sums),
     )
 
 
@@ -116,22 +125,28 @@ def order_twin(
     program: ChunkProgram, lines: list[Line], scans: list[Scan], roots: list[str]
 ) -> tuple[Line | Scan, ...]:
     """Loads, lines and scans that lead to `roots`, definitions before uses."""
-    loads = _loads(program, lines, tuple(scans), [], {s.tile for s in scans})
+    loads = _loads(program, lines, tuple(scans), [], {s.tile for s in scans}, {})
     items: list[Line | Scan] = [*loads, *lines, *scans]
     ends = [scan.tile for scan in scans]
     return tuple(_prune(_sorted(items), roots + ends))
 
 
 def _loads(
-    program: ChunkProgram, lines: list[Line], scans: tuple[Scan, ...], stores: list[Store], carried: set[str]
+    program: ChunkProgram,
+    lines: list[Line],
+    scans: tuple[Scan, ...],
+    stores: list[Store],
+    carried: set[str],
+    sums: dict[str, Operand],
 ) -> list[Load]:
-    """What is used and not defined: inputs, cotangents, chunk states."""
+    """What is used and not defined: inputs, cotangents, chunk states, local sums that another kernel has made."""
     defined = {n for line in lines for n in written(line)} | carried
     used = [n for line in lines for n in read(line)] + [n for s in scans for n in _names(s.update)]
     used += [s.tile for s in stores]
     axes = {d.name: d.axes for d in program.recurrence.declarations}
     axes |= {s.name: ("i", "j") for s in program.states} | {s.adjoint_end: ("i", "j") for s in program.states}
     axes |= {name: out.indices for name, out in zip(program.cotangents, program.outputs, strict=True)}
+    axes |= {name: out.indices for name, out in sums.items()}
     loads = []
     for name in dict.fromkeys(used):
         if name in defined or name in ("K", "V", "T", "H") or name.startswith("%"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from glagen.errors import UnprovableError
@@ -13,6 +14,7 @@ from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.kernels import Goal, Shape, build, gradient_goals, needed, order_twin, scan_of
 from glagen.schedule.lower import Lowering
+from glagen.schedule.partial import local_sums
 from glagen.schedule.tiles import DEFAULT_CHUNK, WIDEST_FUSED
 
 
@@ -76,7 +78,25 @@ def _kernels(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kernel, .
             side = {"i": "key", "j": "value"}[axis]
             doc = f"One chunk's gradients on the {side} side, from the state at its start and its gradient at the end."
             kernels.append(build(program, covers, Shape(name, doc, (axis,), other, reduces_heads=True), goals, ()))
-    return tuple(kernels)
+    forward = {"states", "outputs", "fused"}
+    first = _sums(program, covers, "sums", [k for k in kernels if k.name in forward])
+    second = _sums(program, covers, "backward_sums", [k for k in kernels if k.name not in forward])
+    return (*first, *kernels[:3], *second, *kernels[3:])
+
+
+def _sums(program: ChunkProgram, covers: dict[str, Cover], name: str, users: list[Kernel]) -> list[Kernel]:
+    """The kernels that make the local sums which others load, in order: one for each run of sums over one axis."""
+    doc = "Sums over the columns of each step, for kernels that hold a block of them at a time."
+    runs = [list(run) for _, run in itertools.groupby(local_sums(program).items(), key=lambda item: item[1][0])]
+    wanted = {n for kernel in users for n in kernel.sums}
+    made: list[Kernel] = []
+    for number, run in reversed(list(enumerate(runs))):
+        goals = tuple(Goal(n, (out,)) for n, (_, out) in run if n in wanted)
+        if goals:
+            shape = Shape(f"{name}_{number}", doc, (), run[0][1][0], sums=True)
+            made.append(build(program, covers, shape, goals, ()))
+            wanted |= set(made[-1].sums)
+    return made[::-1]
 
 
 def _twin(program: ChunkProgram, covers: dict[str, Cover], names: list[str]) -> tuple[Line | Scan, ...]:

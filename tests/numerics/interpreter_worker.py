@@ -1,8 +1,8 @@
 """Verifies kernels in Triton's interpreter: python -m tests.numerics.interpreter_worker NAME
 
-NAME is a spec, whose committed module is taken, or `random`: specs as tests/strategies.py makes them. In a process of
-its own, with TRITON_INTERPRET=1 from the start: Triton reads it when it is imported. Prints a report as JSON; exits 1
-if a comparison fails.
+NAME is a spec, whose committed module is taken, or `random`: specs as tests/strategies.py makes them, or `local_sums`,
+its LOCAL_SUMS. In a process of its own, with TRITON_INTERPRET=1 from the start: Triton reads it when it is imported.
+Prints a report as JSON; exits 1 if a comparison fails.
 """
 
 from __future__ import annotations
@@ -29,6 +29,17 @@ def main(name: str) -> int:
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise SystemExit("set TRITON_INTERPRET=1")
     torch.set_num_threads(1)
+    if name == "local_sums":
+        wide = Case(1, 20, 1, 40, 40)  # more than a tile holds of either axis
+        report = verify(
+            document_of(strategies.LOCAL_SUMS),
+            compiled(strategies.LOCAL_SUMS),
+            cases=[wide],
+            precisions=["fp32"],
+            regimes=["mild"],
+        )
+        print(json.dumps({"rows": report.to_dict()["rows"]}))
+        return 0 if report.ok else 1
     if name == "random":
         test_the_kernels_are_the_recurrence()
         return 0

@@ -30,6 +30,11 @@ def test_kernels_of_random_specs():
     assert result.returncode == 0, result.stderr[-3000:]
 
 
+def test_sums_over_more_than_a_tile():
+    result = _worker("local_sums")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def _worker(name: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "tests.numerics.interpreter_worker", name],
