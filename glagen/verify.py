@@ -78,6 +78,8 @@ def verify(
                         for mode in modes:
                             actual = op_results(document, module, few.call, precision, device, mode)
                             rows += compare(document, actual, of_few, precision, (*labels, f"{mode}, heads shared"))
+                        steps = _steps(document, module, few.call, precision, device)
+                        rows += compare(document, steps, of_few, precision, (*labels, "step, heads shared"))
     return Report(document.name, str(device), tuple(rows))
 
 
@@ -242,14 +244,12 @@ def _steps(
     timed = [d.name for d in document.declarations if "t" in d.axes]
     outputs = []
     state = problem.initial_state
-    if state is None:
-        case = problem.case
-        state = torch.zeros(case.B, case.H, case.K, case.V)
-    state = state.to(device, state_dtype(precision))
+    state = None if state is None else state.to(device, state_dtype(precision))
     for t in range(problem.case.T):
         now = {n: x[:, t] if n in timed and isinstance(x, Tensor) else x for n, x in given.items()}
         *out, state = function(**now, state=state)
         outputs.append(out)
+    assert state is not None
     results = dict(
         zip(output_names(document), (torch.stack(o, dim=1) for o in zip(*outputs, strict=True)), strict=True)
     )

@@ -184,7 +184,8 @@ def _texts(program: ChunkProgram) -> dict[str, Any]:
     has_scalars = any(d.kind == "scalar" for d in rec.declarations)
     return {
         "public_signature": ", ".join([*public, "cu_seqlens=None", 'states="auto"']),
-        "step_signature": ", ".join([*(d.name for d in required), "state=None", *options]),
+        "step_signature": ", ".join([*(d.name for d in required), "state=None", *options, "inplace=False"]),
+        "step_defaults": default_lines(rec),
         "argument_docs": [_argument_doc(d) for d in rec.declarations],
         "return_doc": "(" + ", ".join([*outs, "final state [N, H, K, V]"]) + ")",
         "step_return_doc": ", ".join(f"{o.name} [B, H, {EXTENT[o.axes[-1]]}]" for o in rec.outputs),

@@ -15,7 +15,7 @@ from glagen.emit.launch import launches
 from glagen.emit.memory import BOUND, EXTENT
 from glagen.emit.pointwise import HELPER_NEEDS, TRITON_HELPERS
 from glagen.emit.pytorch import TwinPrinter
-from glagen.emit.step import step_body
+from glagen.emit.step import step
 from glagen.emit.triton import ROW_MASKS, KernelPrinter
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
@@ -101,10 +101,9 @@ def _context(schedule: Schedule, digest: str) -> dict[str, Any]:
         "tiles": [(k.name, k.tiles) for k in schedule.kernels],
         "stateful": tuple(k.name for k in schedule.kernels if k.scans),
         "launches": launches(program, {k["role"]: k for k in kernels}),
-        "step_body": step_body(rec),
         "widest_fused": schedule.widest_fused,
     }
-    return context | twin | interface(program)
+    return context | twin | interface(program) | step(rec)
 
 
 def _helpers(text: str) -> list[str]:

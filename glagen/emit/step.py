@@ -1,75 +1,202 @@
-"""One step of the recurrence as PyTorch text, straight from its roles: what decoding runs."""
+"""One step of the recurrence, for decoding: straight from its roles, as PyTorch text and as one Triton kernel."""
 
 from __future__ import annotations
 
-from glagen.emit.interface import default_lines, sized
-from glagen.emit.pointwise import TORCH, Writer, tidy
+from dataclasses import dataclass, field
+from typing import Any
+
+from glagen.emit.interface import head_axis, sized
+from glagen.emit.memory import BOUND, EXTENT, READS
+from glagen.emit.pointwise import TORCH, TRITON, Writer, tidy
 from glagen.emit.words import identifier
-from glagen.ir.expr import Expr, Ref, Sum, ref, rewrite
-from glagen.ir.recurrence import SIDE_AXES, Recurrence
+from glagen.ir.document import Declaration
+from glagen.ir.expr import Expr, Ref, Sum, ref, refs, rewrite, walk
+from glagen.ir.recurrence import SIDE_AXES, Read, Recurrence
 
 AT = {"i": "[..., :, None]", "j": "[..., None, :]"}
 
 
-def step_body(rec: Recurrence) -> list[str]:
-    """Requires: one state. Tensors are [B, H, axes], the state [B, H, K, V]."""
-    tensors = [(identifier(d.name), int(d.kind == "input")) for d in rec.declarations if d.kind != "scalar"]
-    lead = identifier(next(d for d in rec.declarations if d.kind == "input").name)
-    lines = [
-        f"dtype = torch.promote_types({lead}.dtype, torch.float32)",
-        f"B, _, H, M, K, V = _sizes({', '.join(sized(rec, step=True))})",
-        *default_lines(rec),
-        *(f"{n} = _spread({n}.to(dtype), {axis}, M)" for n, axis in tensors),
-        f"state = {lead}.new_zeros(B, M, K, V) if state is None else _spread(state.to(dtype), 1, M)",
-    ]
+def step(rec: Recurrence) -> dict[str, Any]:
+    """Everything templates/step.py.j2 asks for. Requires: one state."""
+    outputs = [identifier(o.name) for o in rec.outputs]
+    return {
+        "step_lines": _torch_lines(rec),
+        "step_results": ", ".join(f"{o}.to(dtype)" for o in outputs),
+        "step_outputs": [{"name": o, "extent": EXTENT[x.axes[-1]]} for o, x in zip(outputs, rec.outputs, strict=True)],
+        "step_sizes": f"_sizes({', '.join(sized(rec, step=True))})",
+        "step_kernel": _StepKernel(rec).print(),
+        "step_state": identifier(rec.states[0].name),
+    }
+
+
+def _lead(rec: Recurrence) -> str:
+    return identifier(next(d for d in rec.declarations if d.kind == "input").name)
+
+
+# -- PyTorch -----------------------------------------------------------------------------------------------------------
+
+
+def _torch_lines(rec: Recurrence) -> list[str]:
+    """Tensors are [B, H, axes], the state [B, H, K, V]."""
     (state,) = rec.states
-    lines += _reads(rec, before=True)
-    update = "state"
+    name = identifier(state.name)
+    tensors = [(identifier(d.name), int(d.kind == "input")) for d in rec.declarations if d.kind != "scalar"]
+    lines = [
+        f"dtype, wide = {_lead(rec)}.dtype, torch.promote_types({_lead(rec)}.dtype, torch.float32)",
+        *(f"{n} = _spread({n}.to(wide), {axis}, M)" for n, axis in tensors),
+        f"{name} = {_lead(rec)}.new_zeros(B, M, K, V) if state is None else _spread(state.to(wide), 1, M)",
+    ]
+    lines += _torch_reads(rec, before=True)
+    update = name
     for gate in state.gates:
         axes = SIDE_AXES[gate.side]
-        decay = f"torch.exp({_write(rec, gate.log, axes)})"
-        update += f" * {_as_tile(decay, axes)}"
+        decay = f"torch.exp({_torch(rec, gate.log, axes)})"
+        update += f" * {decay}" + (AT[axes[0]] if axes else "[..., None, None]")
     for write in state.writes:
-        a, b = _write(rec, write.key, ("i",), 2), _write(rec, write.value, ("j",), 2)
+        a, b = _torch(rec, write.key, ("i",), 2), _torch(rec, write.value, ("j",), 2)
         update += tidy(f" + ({a}){AT['i']} * ({b}){AT['j']}")
-    lines.append(f"state = {update}")
-    lines += _reads(rec, before=False)
+    lines.append(f"{name} = {update}")
+    lines += _torch_reads(rec, before=False)
     for output in rec.outputs:
-        lines.append(f"{identifier(output.name)} = {_write(rec, output.value, ('j',))}")
-    lines.append(f"return {', '.join(identifier(o.name) for o in rec.outputs)}, state[:, :: M // H]")
+        lines.append(f"{identifier(output.name)} = {_torch(rec, output.value, ('j',))}")
     return lines
 
 
-def _reads(rec: Recurrence, before: bool) -> list[str]:
+def _torch_reads(rec: Recurrence, before: bool) -> list[str]:
     return [
-        tidy(f"{identifier(r.name)} = (({_write(rec, r.query, ('i',))}){AT['i']} * state).sum(-2)")
+        tidy(f"{identifier(r.name)} = (({_torch(rec, r.query, ('i',))}){AT['i']} * {identifier(r.state)}).sum(-2)")
         for r in rec.reads
         if r.before == before
     ]
 
 
-def _as_tile(text: str, axes: tuple[str, ...]) -> str:
-    return text + (AT[axes[0]] if axes else "[..., None, None]")
-
-
-def _numbers(rec: Recurrence) -> frozenset[str]:
-    return frozenset(d.name for d in rec.declarations if d.kind == "scalar") | {"K", "V", "H"}
-
-
-def _write(rec: Recurrence, expr: Expr, axes: tuple[str, ...], around: int = 0) -> str:
+def _torch(rec: Recurrence, expr: Expr, axes: tuple[str, ...], around: int = 0) -> str:
     """An expression of one step: t is dropped from every subscript, local sums become sums of products."""
 
     def local(node: Expr) -> Expr | None:
         match node:
-            case Ref(name=name, indices=indices):
-                return ref(name, tuple(x.axis for x in indices if x.axis != "t"))
+            case Ref():
+                return _untimed(node)
             case Sum(axis=axis, body=body):
-                return ref(f"({_write(rec, body, (axis,))}).sum(-1)")
+                return ref(f"({_torch(rec, body, (axis,))}).sum(-1)")
             case _:
                 return None
 
-    return Writer(TORCH, _tile, _numbers(rec)).write(rewrite(expr, local), axes, around)
+    numbers = frozenset(d.name for d in rec.declarations if d.kind == "scalar") | {"K", "V", "H"}
+    tile = Writer(TORCH, lambda r: r.name if "(" in r.name else identifier(r.name), numbers)
+    return tile.write(rewrite(expr, local), axes, around)
 
 
-def _tile(r: Ref) -> str:
-    return r.name if "(" in r.name else identifier(r.name)
+def _untimed(r: Ref) -> Ref:
+    return ref(r.name, tuple(x.axis for x in r.indices if x.axis != "t"))
+
+
+# -- Triton ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _StepKernel:
+    """Prints the kernel of one step: a program holds all keys of a block of values, a block of keys at a time."""
+
+    rec: Recurrence
+    text: list[str] = field(default_factory=list)
+    sums: dict[Sum, str] = field(default_factory=dict)  # local sums and what they are called
+
+    def print(self) -> dict[str, Any]:
+        rec = self.rec
+        for expr in (o.value for o in rec.outputs):
+            for node in walk(expr):
+                if isinstance(node, Sum):
+                    self.sums.setdefault(node, f"local_{len(self.sums)}")
+        self._line(1, f"for member in range(0, {READS}):")
+        self._line(2, f"h = of_state * {READS} + member")
+        for d in self._tensors(with_key=False):
+            self._load(2, d)
+        for read in rec.reads:
+            self._line(2, f"{identifier(read.name)} = tl.zeros([BLOCK_V], dtype=tl.float32)")
+        for sum_, name in self.sums.items():
+            whole = self._guarded(sum_.body, "j") if sum_.axis == "j" else "0.0"
+            self._line(2, f"{name} = {whole}")
+        self._blocks_of_keys()
+        for output in rec.outputs:
+            name = identifier(output.name)
+            self._line(2, f"{name} = {self._write(output.value, ('j',))}")
+            self._line(2, f"tl.store({name}_out_ptr + (b * H * {READS} + h) * V + j, {name}, mask=in_V)")
+        used = {r.name for e in self._expressions() for r in refs(e)}
+        return {
+            "tensors": [identifier(d.name) for d in rec.declarations if d.kind != "scalar"],
+            "scalars": [identifier(d.name) for d in rec.declarations if d.kind == "scalar" and d.name in used],
+            "groups": [
+                (f"GROUP_{d.name}", f"M // {identifier(d.name)}.shape[{1 if d.kind == 'input' else 0}]")
+                for d in rec.declarations
+                if d.kind != "scalar"
+            ],
+            "whole_value": any(s.axis == "j" for s in self.sums),
+            "body": self.text,
+        }
+
+    def _blocks_of_keys(self) -> None:
+        (state,) = self.rec.states
+        name = identifier(state.name)
+        self._line(2, "for block_i in range(0, tl.cdiv(K, BLOCK_K)):")
+        self._line(3, "i = block_i * BLOCK_K + tl.arange(0, BLOCK_K)")
+        self._line(3, "in_K = i < K")
+        for d in self._tensors(with_key=True):
+            self._load(3, d)
+        self._line(3, f"at_{name} = ((b * H + of_state) * K + i[:, None]) * V + j[None, :]")
+        self._line(3, "in_ij = in_K[:, None] & in_V[None, :]")
+        self._line(3, f"{name} = tl.zeros([BLOCK_K, BLOCK_V], dtype=tl.float32)")
+        self._line(3, f"if {name}_ptr is not None:")
+        self._line(4, f"{name} = tl.load({name}_ptr + at_{name}, mask=in_ij, other=0.0)")
+        self._reads([r for r in self.rec.reads if r.before])
+        update = name
+        for gate in state.gates:
+            axes = SIDE_AXES[gate.side]
+            decay = f"tl.exp({self._write(gate.log, axes)})"
+            update += f" * {decay}" + {"i": "[:, None]", "j": "[None, :]"}.get("".join(axes), "")
+        for write in state.writes:
+            a, b = self._write(write.key, ("i",), 2), self._write(write.value, ("j",), 2)
+            update += tidy(f" + ({a})[:, None] * ({b})[None, :]")
+        self._line(3, f"{name} = {update}")
+        self._line(3, f"if member == {READS} - 1:  # the others have read it")
+        self._line(4, f"tl.store({name}_next_ptr + at_{name}, {name}, mask=in_ij)")
+        self._reads([r for r in self.rec.reads if not r.before])
+        for sum_, name in self.sums.items():
+            if sum_.axis == "i":
+                self._line(3, f"{name} += {self._guarded(sum_.body, 'i')}")
+
+    def _reads(self, reads: list[Read]) -> None:
+        for r in reads:
+            product = f"({self._write(r.query, ('i',))})[:, None] * {identifier(r.state)}"
+            self._line(3, f"{identifier(r.name)} += tl.sum(tl.where(in_ij, {product}, 0.0), axis=0)")
+
+    def _guarded(self, body: Expr, axis: str) -> str:
+        return f"tl.sum(tl.where({BOUND[axis]}, {self._write(body, (axis,))}, 0.0), axis=0)"
+
+    def _tensors(self, with_key: bool) -> list[Declaration]:
+        return [d for d in self.rec.declarations if d.kind != "scalar" and ("i" in d.axes) == with_key]
+
+    def _load(self, indent: int, d: Declaration) -> None:
+        name = identifier(d.name)
+        head = f"(h // GROUP_{d.name})"
+        if head_axis(d) == 2:
+            head = f"(b * (H * {READS} // GROUP_{d.name}) + h // GROUP_{d.name})"
+        axes = [a for a in d.axes if a in EXTENT]
+        at = f"{head} * {EXTENT[axes[0]]} + {axes[0]}, mask={BOUND[axes[0]]}, other=0.0" if axes else head
+        self._line(indent, f"{name} = tl.load({name}_ptr + {at}).to(tl.float32)")
+
+    def _write(self, expr: Expr, axes: tuple[str, ...], around: int = 0) -> str:
+        def local(node: Expr) -> Expr | None:
+            if isinstance(node, Sum):
+                return ref(self.sums[node])
+            return _untimed(node) if isinstance(node, Ref) else None
+
+        return Writer(TRITON, lambda r: identifier(r.name)).write(rewrite(expr, local), axes, around)
+
+    def _expressions(self) -> list[Expr]:
+        (state,) = self.rec.states
+        found = [g.log for g in state.gates] + [e for w in state.writes for e in (w.key, w.value)]
+        return found + [r.query for r in self.rec.reads] + [o.value for o in self.rec.outputs]
+
+    def _line(self, indent: int, text: str) -> None:
+        self.text.append("    " * (indent - 1) + tidy(text))

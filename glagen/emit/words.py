@@ -12,7 +12,8 @@ WORDS = frozenset(
     offset span span_T span_before span_before_T shift shift_T on_offset on_offset_T block_i block_j blocks_i blocks_j
     M sequence start length first left line slot slots first_slot place packing member group GROUP READS needs kept wide
     x y given sizes starts finals rest packed parts part end ends zeros total axis axes steps adjoint gradient
-    inputs output numbers run out contextlib enumerate RuntimeError ValueError TypeError
+    inplace of_state next_state followed inputs output numbers run out contextlib
+    enumerate RuntimeError ValueError TypeError
     CHUNK BLOCK_K BLOCK_V DOT WIDE PRECISION TERMS FLOOR TILES STATEFUL BFLOAT16 config device dtype carried ctx args
     states fused kept state last outputs results tensors gradients needed cotangents
     given reversed dict

@@ -23,9 +23,9 @@ def kernels(schedule: Schedule) -> Section:
     blocks: list[Block] = [
         say(
             f"$C$ is {schedule.chunk} steps; BLOCK_K and BLOCK_V are the columns of the key and value axis that a tile "
-            "holds. $N$ is the number of sequences; tensors with `slots` hold one state per chunk of any of them. Heads "
-            "are those of the tensor, which may be fewer than the op's. Matrix products accumulate in float32, and sums "
-            "of log gates are float32 throughout."
+            "holds. $N$ is the number of sequences; tensors with `slots` hold one state per chunk of any of them. "
+            "Heads are those of the tensor, which may be fewer than the op's. Matrix products accumulate in float32, "
+            "and sums of log gates are float32 throughout."
         )
     ]
     if fused:

@@ -15,7 +15,8 @@ from glagen.parse.expression import parse_expression
 from glagen.parse.reader import Mapping, Node, Scalar, Sequence
 
 MODULES = ("torch", "triton", "tl", "math", "os")  # what a generated module imports
-ARGUMENTS = ("initial_state", "output_final_state", "final_state", "state", "states", "cu_seqlens")  # of every op
+# of every op and step
+ARGUMENTS = ("initial_state", "output_final_state", "final_state", "state", "states", "cu_seqlens", "inplace")
 EXTENTS = ("K", "V", "T", "H", "h")
 _KEYS = ("axes", "kind", "domain", "default", "value", "doc")
 _DEFAULT_KEYS = {"scalar": "default", "constant": "value"}

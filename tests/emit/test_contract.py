@@ -189,6 +189,42 @@ def test_heads_that_do_not_divide_are_refused(op):
                 op.function(**(op.tensors | {d.name: three}))
 
 
+# -- decoding ----------------------------------------------------------------------------------------------------------
+
+
+def test_prefill_and_step_on(op):
+    """The chunked op for a prompt, then steps that overwrite the state, is the chunked op for all of it."""
+    kinds = {d.name: d.kind for d in op.document.declarations}
+    timed = {n for n in op.tensors if kinds[n] == "input"}
+    step = getattr(op.module, f"{op.document.name}_step")
+    whole, last = op.function(**op.tensors, output_final_state=True)
+    prompt = {n: x[:, :60] if n in timed else x for n, x in op.tensors.items()}
+    _, state = op.function(**prompt, output_final_state=True)
+    for t in range(60, CASE.T):
+        o, following = step(
+            **{n: x[:, t] if n in timed else x for n, x in op.tensors.items()}, state=state, inplace=True
+        )
+        assert following is state and o.dtype == whole.dtype
+        same([o], [whole[:, t]])
+    same([state], [last])
+
+
+def test_what_a_step_refuses(op):
+    kinds = {d.name: d.kind for d in op.document.declarations}
+    given = {n: x[:, 0] if kinds[n] == "input" else x for n, x in op.tensors.items()}
+    step = getattr(op.module, f"{op.document.name}_step")
+    state = torch.zeros(CASE.B, CASE.H, CASE.K, CASE.V)
+    for wrong in (None, state.bfloat16(), state.transpose(0, 1).contiguous().transpose(0, 1)[..., ::2]):
+        with pytest.raises(ValueError, match=r"`inplace` needs|`state` has shape"):
+            step(**given, state=wrong, inplace=True)
+    with pytest.raises(ValueError, match="`state` has shape"):
+        step(**given, state=state[..., 1:])
+    for d in op.document.declarations:
+        if d.kind == "input":
+            with pytest.raises(ValueError, match=f"`{d.name}` has shape"):
+                step(**(given | {d.name: given[d.name][None]}), state=state)
+
+
 # -- values ------------------------------------------------------------------------------------------------------------
 
 DEBUG = """
