@@ -14,7 +14,7 @@ from typing import Any
 import sympy
 
 from glagen.errors import InternalError
-from glagen.ir.expr import Apply, Expr, Number, Ref, Sum, apply, number
+from glagen.ir.expr import Apply, Expr, Number, Ref, Sum, apply, number, refs
 
 ONE = number(1)
 ZERO = number(0)
@@ -109,7 +109,7 @@ def log_terms(expr: Expr) -> tuple[Expr, ...]:
 
 
 def terms(expr: Expr) -> tuple[Expr, ...]:
-    """The additive terms of an expression, expanded where that is needed to see them."""
+    """The additive terms of an expression, products expanded where they mix i and j."""
     match expr:
         case Apply(function="add", args=(x, y)):
             return terms(x) + terms(y)
@@ -117,7 +117,7 @@ def terms(expr: Expr) -> tuple[Expr, ...]:
             return terms(x) + tuple(negated(term) for term in terms(y))
         case Apply(function="neg", args=(x,)):
             return tuple(negated(term) for term in terms(x))
-        case Apply(function="mul" | "div" | "pow"):
+        case Apply(function="mul" | "div" | "pow") if {"i", "j"} <= {x.axis for r in refs(expr) for x in r.indices}:
             names = _Names()
             expanded = sympy.expand(names.enter(expr), power_exp=False, log=False)
             if not isinstance(expanded, sympy.Add):

@@ -202,6 +202,26 @@ def run(spec: Path, device: str | None, output: Path) -> None:
     _each((spec,), work)
 
 
+@main.command()
+@click.option("--count", type=click.IntRange(1), default=10_000, show_default=True, help="Specs to try in all.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Other specs for another seed.")
+@click.option("--log", type=click.Path(path_type=Path, dir_okay=False), default=Path("fuzz.jsonl"), show_default=True,
+              help="What was tried; a run goes on where this ends.")  # fmt: skip
+def fuzz(count: int, seed: int, log: Path) -> None:
+    """Compile random specs and compare them with their recurrences, until COUNT are done."""
+    from glagen.fuzz import fuzz as tried
+
+    def told(done: int, faults: int) -> None:
+        click.echo(f"{done} of {count} tried, {faults} with a fault")
+
+    found = tried(seed, count, log, told)
+    for entry in found:
+        click.echo(
+            f"\nnumber {entry['number']}, {entry['case']}, gates {entry['regime']}: {entry['fault']}\n{entry['spec']}"
+        )
+    sys.exit(1 if found else 0)
+
+
 def _device(name: str | None) -> str:
     import torch
 

@@ -7,7 +7,8 @@ A regime says what the log gates are like. It is applied to whatever the spec ca
   least 2^-14, the smallest normal number of float16;
 * any other (a logit, a time step) takes the numbers at which the product of its factors of S[t-1] has that logarithm,
   relative to its largest, looked up in a table over [-1e4, 1e4]. "Zero" is -2^-7 there: nearer to 1, what equations may
-  make of a gate (1 - sigmoid(x) ** p) has too few digits in float32, however it is computed;
+  make of a gate (1 - sigmoid(x) ** p) has too few digits in float32, however it is computed. -inf is -250 there: a
+  time step has other uses than its gate, and is better kept small;
 * constants keep their defaults in `mild`, and are gates like the others in all other regimes; scalars keep theirs.
 
 What feeds a gate is read off the equation of the state: the factors of S[t-1]. Everything else is standard normal, or
@@ -33,6 +34,7 @@ SHARE = 0.02  # of the gates that `extreme` and `reset` close: half of them sing
 LARGEST = 1e4  # for a logit: as good as infinite, and within float16
 SMALLEST = 2.0**-14
 OPEN = -(2.0**-7)
+CLOSED = 250.0  # as good as infinite for a log gate that is computed: its exponential is 0 in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,7 @@ def _gate(
     if float(product.min()) > -1e-6:
         return _plain(declaration, tuple(logs.shape), generator)
     order = product.argsort()
-    wanted = logs.clamp(-LARGEST, OPEN)
+    wanted = logs.clamp(-CLOSED, OPEN)
     place = torch.searchsorted(product[order].contiguous(), wanted).clamp(max=len(order) - 1)
     return grid[order][place]
 

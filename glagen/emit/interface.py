@@ -141,7 +141,7 @@ def _checks(rec: Recurrence) -> dict[str, Any]:
         "writers": tuple(writers(rec)),
         "state_heads": _most([f"{identifier(d.name)}.shape[2]" for d in written]),
         "output_heads": _most(["H", *read]),
-        "domains": "{" + ", ".join(f'"{d.name}": {_bounds(d.domain)}' for d in tensors if d.domain) + "}",
+        "domains": "{" + ", ".join(f'"{d.name}": {_bounds(d.domain)}' for d in rec.declarations if d.domain) + "}",
     }
 
 

@@ -37,13 +37,14 @@ for path in sys.argv[1:]:
     spec.loader.exec_module(module)
     assert module.triton is None
     name = path.rsplit("/", 1)[-1][:-3]
-    layouts = {n: l for n, l in module._LAYOUT.items() if n != "gamma"}
+    layouts = {n: l for n, l in module._LAYOUT.items() if n not in module._OPTIONAL}
     sizes = {"B": 1, "T": 70, "H": 2, "K": 4, "V": 3}
-    tensors = {n: (-torch.rand([sizes[a] for a in l])).requires_grad_() for n, l in layouts.items()}
+    signs = {n: 1 if module._DOMAINS.get(n, (-1,))[0] >= 0 else -1 for n in layouts}
+    tensors = {n: (signs[n] * torch.rand([sizes[a] for a in l])).requires_grad_() for n, l in layouts.items()}
     o, last = getattr(module, name)(**tensors, output_final_state=True)
     (o.sum() + last.sum()).backward()
     assert all(torch.isfinite(x.grad).all() for x in tensors.values())
-    now = {n: x[:, 0].detach() for n, x in tensors.items()}
+    now = {n: (x[:, 0] if "T" in layouts[n] else x).detach() for n, x in tensors.items()}
     out, state = getattr(module, name + "_step")(**now)
     assert torch.allclose(out, o[:, 0], atol=1e-5)
 print("fine")
@@ -179,6 +180,11 @@ def test_scalars_are_numbers(op):
             for wrong in ("1", torch.ones(3), [1.0]):
                 with pytest.raises(TypeError, match=f"`{d.name}`"):
                     function(**(arguments(document) | {d.name: wrong}))
+            with pytest.raises(ValueError, match=f"`{d.name}` is nan, expected a number"):
+                function(**(arguments(document) | {d.name: float("nan")}))
+            if d.domain:
+                with pytest.raises(ValueError, match=rf"`{d.name}` is .*, expected a number in \{d.domain}"):
+                    function(**(arguments(document) | {d.name: d.domain.high + 1}))
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------
