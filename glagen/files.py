@@ -19,3 +19,9 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def packaged(folder: str) -> Path:
+    """Where `templates` or `specs` lie: beside the package in a checkout, within it once installed."""
+    package = Path(__file__).parent
+    return next(p for p in (package / folder, package.parent / folder) if p.is_dir())

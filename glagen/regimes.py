@@ -9,7 +9,8 @@ A regime says what the log gates are like. It is applied to whatever the spec ca
   relative to its largest, looked up in a table over [-1e4, 1e4]. "Zero" is -2^-7 there: nearer to 1, what equations may
   make of a gate (1 - sigmoid(x) ** p) has too few digits in float32, however it is computed. -inf is -250 there: a
   time step has other uses than its gate, and is better kept small;
-* constants keep their defaults in `mild`, and are gates like the others in all other regimes; scalars keep theirs.
+* constants keep their defaults in `mild`, and are gates like the others in all other regimes; scalars keep theirs in
+  `zero`, and are near them in all others (a scale of 1 that is left out would not be missed).
 
 What feeds a gate is read off the equation of the state: the factors of S[t-1]. Everything else is standard normal, or
 uniform in its domain. Every number lies on a grid that bf16 and fp16 both hold exactly, so one reference serves all.
@@ -72,11 +73,11 @@ def draw(document: Document, regime: str, case: Case, seed: int = 0) -> Problem:
     arguments: dict[str, Tensor | float | None] = {}
     for declaration in document.declarations:
         fed = declaration.name in feeding and _role(declaration) != "scalar"
-        if declaration.default is not None and (declaration.kind == "scalar" or not fed or regime == "mild"):
-            arguments[declaration.name] = None
-            continue
         if declaration.kind == "scalar":
-            arguments[declaration.name] = _typical(declaration)
+            arguments[declaration.name] = _scalar(declaration, regime, case)
+            continue
+        if declaration.default is not None and (not fed or regime == "mild"):
+            arguments[declaration.name] = None
             continue
         shape = _shape(declaration, case)
         if fed and (_role(declaration) != "logit" or "t" in declaration.axes or not timed):
@@ -210,6 +211,20 @@ def _gate(
     wanted = logs.clamp(-CLOSED, OPEN)
     place = torch.searchsorted(product[order].contiguous(), wanted).clamp(max=len(order) - 1)
     return grid[order][place]
+
+
+def _scalar(declaration: Declaration, regime: str, case: Case) -> float | None:
+    if declaration.default is None:
+        return _typical(declaration)
+    if regime == "zero":
+        return None
+    sizes = {"H": case.H, "K": case.K, "V": case.V}
+
+    def value_of(r: Ref) -> Tensor:
+        return torch.tensor(float(sizes[r.name]), dtype=torch.float64)
+
+    default = evaluate(declaration.default, value_of, sizes, torch.device("cpu")).double()
+    return float(_inside(on_grid(0.75 * default + 0.125), declaration.domain))
 
 
 def _plain(declaration: Declaration, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

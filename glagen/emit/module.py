@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -18,6 +17,7 @@ from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.step import step
 from glagen.emit.triton import ROW_MASKS, KernelPrinter
 from glagen.emit.words import identifier
+from glagen.files import packaged
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Schedule
@@ -69,17 +69,14 @@ def is_ours(text: str) -> bool:
 
 
 def _environment() -> jinja2.Environment:
-    package = Path(glagen.__file__).parent
-    folders = [package / "templates", package.parent / "templates"]
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([f for f in folders if f.is_dir()]),
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(packaged("templates")),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
     )
-    return env
 
 
 def _context(schedule: Schedule, digest: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from glagen.regimes import Case
+from glagen.regimes import Case, draw
 from glagen.verify import CUDA_CASES, verify
 from tests.numerics.helpers import SPECS, document_of, generated
 
@@ -27,3 +27,117 @@ def test_odd_extents(path):
     document, module = document_of(path.read_text()), generated(path.stem)
     report = verify(document, module, "cuda", cases=cases, precisions=["bf16", "fp32"], regimes=["mild", "reset"])
     assert not [f"{row}" for row in report.failures]
+
+
+# -- what a training framework asks (tests/emit/test_contract.py asks the PyTorch form) --------------------------------
+
+
+def arguments(document, case: Case, dtype=torch.bfloat16, seed: int = 0) -> dict[str, torch.Tensor]:
+    problem = draw(document, "mild", case, seed)
+    return {n: x.to("cuda", dtype) for n, x in problem.arguments.items() if isinstance(x, torch.Tensor)}
+
+
+def results(document, function, given, **options) -> list[torch.Tensor]:
+    """Outputs, final state, gradients."""
+    kinds = {d.name: d.kind for d in document.declarations}
+    leaves = {n: x.clone().requires_grad_(kinds[n] in ("input", "parameter")) for n, x in given.items()}
+    out = function(**leaves, **options, output_final_state=True)
+    wanted = [x for x in leaves.values() if x.requires_grad]
+    return [*out, *torch.autograd.grad(out, wanted, [torch.ones_like(x) for x in out])]
+
+
+@pytest.fixture(scope="module", params=SPECS, ids=lambda p: p.stem)
+def op(request):
+    document = document_of(request.param.read_text())
+    return document, generated(request.param.stem)
+
+
+def test_the_same_call_gives_the_same_bits(op):
+    document, module = op
+    given = arguments(document, Case(2, 333, 4, 64, 96))
+    first, *others = (results(document, getattr(module, document.name), given) for _ in range(3))
+    assert all(torch.equal(x, y) for other in others for x, y in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_compiles_whole(op, packed):
+    document, module = op
+    torch._dynamo.reset()
+    function = getattr(module, document.name)
+    given = arguments(document, Case(1, 300, 4, 64, 64))
+    options = {"cu_seqlens": torch.tensor([0, 7, 7, 200, 290], device="cuda")} if packed else {}
+
+    def layer(**given):
+        o, *rest = function(**given)
+        return (2 * o, *rest)
+
+    found = results(document, torch.compile(layer, fullgraph=True), given, **options)
+    for x, y in zip(found, results(document, layer, given, **options), strict=True):
+        assert torch.allclose(x.float(), y.float(), rtol=2e-2, atol=2e-2 * float(y.float().abs().max()))
+
+
+def test_a_graph_replays_with_other_sequences(op):
+    """Captured once with packed sequences; lengths and numbers may change between replays."""
+    document, module = op
+    function = getattr(module, document.name)
+    case = Case(1, 300, 2, 32, 48)
+    given, ends = arguments(document, case), torch.tensor([0, 100, 300], device="cuda")
+
+    def work():
+        return results(document, function, given, cu_seqlens=ends)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = work()
+    for n, now in enumerate(([0, 1, 300], [0, 0, 280], [0, 170, 171])):
+        for name, x in arguments(document, case, seed=n).items():
+            given[name].copy_(x)
+        ends.copy_(torch.tensor(now))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(x, y) for x, y in zip(captured, work(), strict=True))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 512), (512, 2), (60, 200), (256, 512), (512, 512)], ids=str)
+def test_head_sizes(op, size):
+    document, module = op
+    cases = [Case(1, 70, 2, *size)]
+    report = verify(document, module, "cuda", cases=cases, precisions=["bf16"], regimes=["mild"], invariants=False)
+    assert not [f"{row}" for row in report.failures]
+
+
+def test_more_elements_than_an_int32_counts():
+    """The end of a long run is what a run of the end alone gives, from the state between."""
+    module = generated("gla")
+    length, rest = 2**22 + 1000, 1000
+    q, k, v = (torch.randn(1, length, 32, 16, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    g = torch.nn.functional.logsigmoid(torch.randn_like(q))
+    assert q.numel() > 2**31
+    leaves = [x.requires_grad_() for x in (q, k, v, g)]
+    o, last = module.gla(*leaves, output_final_state=True)
+    grads = torch.autograd.grad(o[:, -rest:].sum(), leaves)
+    with torch.no_grad():
+        _, state = module.gla(*(x[:, :-rest] for x in leaves), output_final_state=True)
+    tails = [x[:, -rest:].detach().requires_grad_() for x in leaves]
+    part, final = module.gla(*tails, initial_state=state, output_final_state=True)
+    expected = torch.autograd.grad(part.sum(), tails)
+    for x, y in [
+        (o[:, -rest:], part),
+        (last, final),
+        *((a[:, -rest:], b) for a, b in zip(grads, expected, strict=True)),
+    ]:
+        assert torch.allclose(x.float(), y.float(), rtol=2e-2, atol=2e-2)
+
+
+def test_second_derivatives_are_refused():
+    module = generated("gla")
+    q, k, v, g = (torch.randn(1, 40, 1, 16, device="cuda").requires_grad_() for _ in range(4))
+    o, _ = module.gla(q, k, v, -g.abs())
+    (dq,) = torch.autograd.grad(o.sum(), [q], create_graph=False, retain_graph=True)
+    assert dq.isfinite().all()
+    with pytest.raises(RuntimeError, match="double backward needs the PyTorch form"):
+        torch.autograd.grad(o.sum(), [q], create_graph=True)

@@ -20,7 +20,19 @@ HOMES = {
     "jinja2": ("emit",),
     "click": ("cli",),
     "rich": ("cli", "report", "bench"),
-    "torch": ("fuzz", "reference", "regimes", "tolerances", "variants", "verify", "targets", "trial", "cli", "bench"),
+    "torch": (
+        "compat",
+        "fuzz",
+        "reference",
+        "regimes",
+        "tolerances",
+        "variants",
+        "verify",
+        "targets",
+        "trial",
+        "cli",
+        "bench",
+    ),
     "triton": ("targets", "cli", "bench"),
 }
 REFERENCE = {"glagen.errors", "glagen.ir.document", "glagen.ir.expr", "glagen.ir.interval"}

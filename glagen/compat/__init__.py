@@ -1,0 +1,1 @@
+"""glagen's ops under the names and signatures of other libraries."""
