@@ -9,7 +9,7 @@ Inside, every value is a tensor of four axes [B, H, K, V], of extent 1 along tho
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,30 +51,47 @@ POINTWISE: dict[str, Callable[..., Tensor]] = {
 def run(
     document: Document, arguments: Mapping[str, Tensor | float | None], initial_state: Tensor | None = None
 ) -> tuple[tuple[Tensor, ...], Tensor]:
-    """The outputs [B, T, H, V] and the final state [B, H, K, V] of a spec, in float64, differentiable.
+    """The outputs [B, T, H, V] and the final state [B, H, K, V] of a spec of one state: see `run_states`."""
+    outputs, (final,) = run_states(document, arguments, (initial_state,))
+    return outputs, final
+
+
+def run_states(
+    document: Document, arguments: Mapping[str, Tensor | float | None], initial_states: Sequence[Tensor | None]
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The outputs [B, T, H, V] and the final states of a spec, in float64, differentiable.
 
     `arguments` by name: inputs [B, T, H, ...], parameters and constants [H, ...], scalars as numbers; a constant or
-    scalar that is missing or None takes its default. `initial_state` [B, H, K, V] is zero where it is None.
-    Tensors of any floating dtype are taken as the numbers they hold.
+    scalar that is missing or None takes its default. States are [B, H, K, V], without K or V where theirs lacks that
+    axis, in order of declaration; one that is None is zero. Tensors of any floating dtype are taken as the numbers they
+    hold.
     """
-    if len(document.states) != 1:
-        raise InternalError(f"the reference runs specs of one state; {document.name} has {len(document.states)}")
-    program = _prepare(document, arguments, initial_state)
-    sizes = program.sizes
-    if initial_state is None:
-        device = next(iter(program.fixed.values())).device
-        state = torch.zeros(*(sizes[n] for n in "BHKV"), dtype=torch.float64, device=device)
-    else:
-        state = initial_state.double()
+    if len(document.states) != len(initial_states):
+        raise InternalError(f"{document.name} has {len(document.states)} states, not {len(initial_states)}")
+    program = _prepare(document, arguments, initial_states)
+    device = next(iter(program.fixed.values())).device
+    states = tuple(
+        torch.zeros(program.shape(d.axes), dtype=torch.float64, device=device)
+        if given is None
+        else given.double().reshape(program.shape(d.axes))
+        for d, given in zip(document.states, initial_states, strict=True)
+    )
     series = [x.split(SEGMENT, dim=1) for x in program.series.values()]
     outputs: list[tuple[Tensor, ...]] = []
     for pieces in zip(*series, strict=True):
-        if sizes["T"] > SEGMENT and torch.is_grad_enabled():
-            state, *out = checkpoint(program.segment, state, *pieces, use_reentrant=False, preserve_rng_state=False)
+        if program.sizes["T"] > SEGMENT and torch.is_grad_enabled():
+            found = checkpoint(program.segment, states, *pieces, use_reentrant=False, preserve_rng_state=False)
         else:
-            state, *out = program.segment(state, *pieces)
-        outputs.append(tuple(out))
-    return tuple(torch.cat(parts, dim=1) for parts in zip(*outputs, strict=True)), state
+            found = program.segment(states, *pieces)
+        states = found[: len(states)]
+        outputs.append(found[len(states) :])
+    finals = []
+    for declaration, state in zip(document.states, states, strict=True):
+        shape = program.shape(declaration.axes)
+        finals.append(
+            state.reshape(*shape[:2], *(n for n, a in zip(shape[2:], "ij", strict=True) if a in declaration.axes))
+        )
+    return tuple(torch.cat(parts, dim=1) for parts in zip(*outputs, strict=True)), tuple(finals)
 
 
 def output_names(document: Document) -> tuple[str, ...]:
@@ -155,42 +172,47 @@ class _Program:
     series: dict[str, Tensor]  # what has a time axis: [B, T, H, K, V] with extents 1
     fixed: dict[str, Tensor]  # what has none: [B, H, K, V] with extents 1
 
-    def segment(self, state: Tensor, *pieces: Tensor) -> tuple[Tensor, ...]:
-        """From the state before some steps and their inputs to the state after them and [steps, ...] outputs."""
+    def shape(self, axes: tuple[str, ...]) -> tuple[int, int, int, int]:
+        """[B, H, K, V], with extent 1 for each of i and j that `axes` lack."""
+        s = self.sizes
+        return s["B"], s["H"], s["K"] if "i" in axes else 1, s["V"] if "j" in axes else 1
+
+    def segment(self, states: tuple[Tensor, ...], *pieces: Tensor) -> tuple[Tensor, ...]:
+        """From the states before some steps and their inputs to the states after them and [steps, ...] outputs."""
         steps = zip(*(piece.unbind(1) for piece in pieces), strict=True)
         outputs: list[list[Tensor]] = [[] for _ in self.outputs]
         for inputs in steps:
-            values = self.step(state, dict(zip(self.series, inputs, strict=True)))
-            state = values[self.document.states[0].name]
+            values = self.step(states, dict(zip(self.series, inputs, strict=True)))
+            states = tuple(values[d.name] for d in self.document.states)
             for name, column in zip(self.outputs, outputs, strict=True):
                 b, h, v = (self.sizes[n] for n in "BHV")
                 column.append(values[name].expand(b, h, 1, v).squeeze(2))
-        return state, *(torch.stack(column, dim=1) for column in outputs)
+        return *states, *(torch.stack(column, dim=1) for column in outputs)
 
-    def step(self, previous: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """All names of step t by value, from S[t-1] and the inputs of step t."""
-        name = self.document.states[0].name
+    def step(self, states: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """All names of step t by value, from the states of step t-1 and the inputs of step t."""
+        previous = dict(zip((d.name for d in self.document.states), states, strict=True))
         values = self.fixed | inputs
 
         def value_of(reference: Ref) -> Tensor:
             shift = sum(index.shift for index in reference.indices)
             if shift == 0:
                 return values[reference.name]
-            if shift == -1 and reference.name == name:
-                return previous
+            if shift == -1 and reference.name in previous:
+                return previous[reference.name]
             raise InternalError(f"the reference cannot look up {reference}")
 
         for equation in self.order:
-            values[equation.target.name] = evaluate(equation.body, value_of, self.sizes, previous.device)
-        size = tuple(self.sizes[n] for n in "BHKV")
-        values[name] = values[name].expand(size)
+            values[equation.target.name] = evaluate(equation.body, value_of, self.sizes, states[0].device)
+        for declaration in self.document.states:
+            values[declaration.name] = values[declaration.name].expand(self.shape(declaration.axes))
         return values
 
 
 def _prepare(
-    document: Document, arguments: Mapping[str, Tensor | float | None], initial_state: Tensor | None
+    document: Document, arguments: Mapping[str, Tensor | float | None], initial_states: Sequence[Tensor | None]
 ) -> _Program:
-    sizes = _sizes(document, arguments, initial_state)
+    sizes = _sizes(document, arguments, initial_states)
     device = next(x.device for x in arguments.values() if isinstance(x, Tensor))
 
     fixed = {name: _number(float(size), device) for name, size in sizes.items() if name != "B"}
@@ -226,7 +248,7 @@ def _spread(declaration: Declaration, value: Tensor) -> Tensor:
 
 
 def _sizes(
-    document: Document, arguments: Mapping[str, Tensor | float | None], initial_state: Tensor | None
+    document: Document, arguments: Mapping[str, Tensor | float | None], initial_states: Sequence[Tensor | None]
 ) -> dict[str, int]:
     sizes: dict[str, int] = {}
     names = {"i": "K", "j": "V"}
@@ -241,8 +263,9 @@ def _sizes(
         for axis, size in zip(axes, value.shape, strict=True):
             if sizes.setdefault(axis, size) != size:
                 raise ValueError(f"{document.name}: {declaration.name} has {axis} = {size}, others {sizes[axis]}")
-    if initial_state is not None:
-        for axis, size in zip("BHKV", initial_state.shape, strict=True):
+    for state, given in zip(document.states, initial_states, strict=True):
+        axes = ["B", "H", *(names[axis] for axis in state.axes)]
+        for axis, size in zip(axes, given.shape if given is not None else (), strict=given is not None):
             if sizes.setdefault(axis, size) != size:
                 raise ValueError(f"{document.name}: the initial state has {axis} = {size}, others {sizes[axis]}")
     return sizes

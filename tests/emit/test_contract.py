@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch.utils.checkpoint import checkpoint
 
 from glagen.ir.document import Document
@@ -77,6 +78,23 @@ def test_compiles_whole_with_the_same_numbers(op, packed):
 
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     same(op.results(compiled, **options), op.results(layer, **options))
+
+
+def test_compiles_once_for_any_length(op):
+    torch._dynamo.reset()
+    frames = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    timed = {d.name for d in op.document.declarations if "t" in d.axes}
+
+    def layer(**given):
+        return 2.0 * op.function(**given)[0]
+
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=frames)
+    counts = []
+    for length in (33, 40, 70):
+        given = {n: x[:, :length] if n in timed else x for n, x in op.arguments().items()}
+        same([compiled(**given)], [layer(**given)])
+        counts.append(frames.frame_count)
+    assert counts == [counts[0]] * 3
 
 
 def test_opcheck(op):

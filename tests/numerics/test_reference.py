@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glagen import reference
 from glagen.errors import InternalError
-from glagen.reference import output_names, run
+from glagen.reference import output_names, run, run_states
 from tests.numerics.helpers import close, document_of, randn
 
 GLA = """
@@ -176,6 +176,30 @@ def test_what_multiplies_an_infinite_gate_has_a_gradient():
     arguments = qkv() | {"g": gates.requires_grad_(), "w": randn(H, K).requires_grad_()}
     found = gradients(reference_op(text), arguments, None)
     assert all(x.isfinite().all() for x in found.values()) and found["w"].all()
+
+
+@pytest.mark.parametrize("length", [T, 80])
+def test_several_states_with_some_of_the_axes(length):
+    """A normaliser: a state without j, and a ratio of two reads. 80 steps are checkpointed."""
+    text = spec(
+        LINEAR, "S[t,i,j] = S[t-1,i,j] + k[t,i] * v[t,j]", "z[t,i] = z[t-1,i] + k[t,i]",
+        "o[t,j] = sum(i, q[t,i] * S[t,i,j]) / (1 + sum(i, q[t,i] * z[t,i]) ** 2)",
+    ).replace("state: S[i, j]", 'state: ["S[i, j]", "z[i]"]')  # fmt: skip
+    given = qkv(length)
+    q, k, v = given.values()
+    start, sums = randn(B, H, K, V).requires_grad_(), randn(B, H, K, seed=1).requires_grad_()
+    (o,), (final, total) = run_states(document_of(text), given, (start, sums))
+    scores = torch.einsum("bthi,bshi->bhts", q, k).tril()
+    read = torch.einsum("bhts,bshj->bthj", scores, v) + torch.einsum("bthi,bhij->bthj", q, start)
+    weight = scores.sum(-1).transpose(1, 2) + torch.einsum("bthi,bhi->bth", q, sums)
+    expected = [read / (1 + weight**2)[..., None], start + torch.einsum("bshi,bshj->bhij", k, v), sums + k.sum(1)]
+    leaves = [q, k, v, start, sums]
+    cotangents = [randn(*x.shape) for x in expected]
+    for x, y in zip([o, final, total], expected, strict=True):
+        assert torch.allclose(x, y, rtol=1e-10, atol=1e-10)
+    found = torch.autograd.grad([o, final, total], leaves, cotangents)
+    for x, y in zip(found, torch.autograd.grad(expected, leaves, cotangents), strict=True):
+        assert torch.allclose(x, y, rtol=1e-9, atol=1e-9)
 
 
 def test_checkpoints_change_nothing(monkeypatch):
