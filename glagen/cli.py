@@ -222,6 +222,48 @@ def fuzz(count: int, seed: int, log: Path) -> None:
     sys.exit(1 if found else 0)
 
 
+@main.command()
+@SPEC
+@DEVICE
+@click.option("--workload", "names", multiple=True, help="Extents to measure (may be repeated); all unless given.")
+@click.option("--figure", is_flag=True, help="Instead, time against T as in the GLA paper's Figure 2, with a plot.")
+@click.option("--cold", is_flag=True, help="Also a first call in a new process with an empty kernel cache.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("bench"),
+              show_default=True, help="Folder for NAME.json and NAME.png.")  # fmt: skip
+def bench(spec: Path, device: str | None, names: tuple[str, ...], figure: bool, cold: bool, output: Path) -> None:
+    """Time the op of SPEC in bfloat16, next to the memory's floor and to peers that are installed."""
+    from glagen.bench import FIGURE_2, WORKLOADS
+
+    for name in names:
+        if name not in WORKLOADS:
+            raise click.UsageError(f"unknown workload {name!r}: expected one of {', '.join(WORKLOADS)}")
+    place = _device(device)
+    workloads = FIGURE_2 if figure else [WORKLOADS[n] for n in names or WORKLOADS]
+
+    def work(path: Path) -> bool:
+        import torch
+
+        from glagen import bench as benching
+        from glagen.loader import load
+
+        source = read(path)
+        document, module, where = parse(source), load(source), torch.device(place)
+        with _progress(False) as say:
+            rows = list(benching.bench(document, module, workloads, where, torch.bfloat16, say))
+            first = benching.cold_start(path, module, where) if cold else None
+        Console(width=None if sys.stdout.isatty() else 140).print(benching.table(document.name, rows))
+        if first is not None:
+            click.echo(f"first forward and backward in a new process, on `small`: {first:.1f} s")
+        name = torch.cuda.get_device_name(where) if where.type == "cuda" else place
+        kept = {"device": name, "torch": torch.__version__, "cold": first, "rows": [row.to_dict() for row in rows]}
+        write_text(output / f"{document.name}.json", json.dumps(kept, indent=1))
+        if figure and not benching.plot(document.name, rows, [w.T for w in workloads], output / f"{document.name}.png"):
+            click.echo("no plot: matplotlib is not installed", err=True)
+        return all(row.forward is not None for row in rows if row.contender == "glagen")
+
+    _each((spec,), work)
+
+
 def _device(name: str | None) -> str:
     import torch
 

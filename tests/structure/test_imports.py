@@ -34,6 +34,7 @@ HOMES = {
         "bench",
     ),
     "triton": ("targets", "cli", "bench"),
+    "matplotlib": ("bench",),
 }
 REFERENCE = {"glagen.errors", "glagen.ir.document", "glagen.ir.expr", "glagen.ir.interval"}
 BUDGET = 350  # lines
