@@ -87,7 +87,7 @@ class KernelMemory:
     def _offset(self, tensor: Tensor) -> str:
         axes, group = tensor.axes, tensor.shared
         heads, h = (f"(H // {group})", f"h // {group}") if group else ("H", "h")
-        base = {
+        lead = {
             "rows": f"line * {heads} + {h}",
             "row_parts": f"line * {heads} + {h}",
             "head": h,
@@ -95,15 +95,14 @@ class KernelMemory:
             "state": f"sequence * {heads} + {h}",
             "states": f"slot * {heads} + {h}",
         }[tensor.kind]
-        features = [a for a in axes if a in EXTENT]
-        offset = spread(f"({base})", "t", axes) if "t" in axes else f"({base})"
-        for a in features:
-            offset = f"{offset} * {EXTENT[a]} + {spread(a, a, axes)}"
-            if a != features[-1]:
-                offset = f"({offset})"
-        for a in self._part_axes(tensor):
-            offset = f"({offset}) * blocks_{a} + block_{a}" if features else f"{offset} * blocks_{a} + block_{a}"
-        return offset if features or self._part_axes(tensor) else offset[1:-1] if len(axes) < 2 else offset
+        steps = [(EXTENT[a], spread(a, a, axes)) for a in axes if a in EXTENT]
+        steps += [(f"blocks_{a}", f"block_{a}") for a in self._part_axes(tensor)]
+        if not steps:
+            return lead
+        offset = spread(f"({lead})", "t", axes) if "t" in axes else f"({lead})"
+        for n, (extent, index) in enumerate(steps):
+            offset = f"{f'({offset})' if n else offset} * {extent} + {index}"
+        return offset
 
     def _part_axes(self, tensor: Tensor) -> list[str]:
         if not tensor.kind.endswith("_parts"):

@@ -88,8 +88,8 @@ class KernelPrinter(KernelMemory):
 
     def _members(self) -> None:
         """A loop over heads that share a head of some tensor, whose gradient is summed over them."""
-        outs = [self._out(store) for store in self.kernel.stores]
-        for tensor, store in outs:
+        for store in self.kernel.stores:
+            tensor = self._out(store)
             if tensor.shared:
                 extents = ", ".join(BLOCK[a] for a in tensor.axes)
                 self._line(f"{identifier(store.target)}_sum = tl.zeros([{extents}], dtype=tl.float32)")
@@ -113,8 +113,8 @@ class KernelPrinter(KernelMemory):
         self.tensors[tensor.name] = tensor
         name = identifier(scan.tile)
         self._line(f"{name} = tl.zeros([BLOCK_K, BLOCK_V], dtype=tl.float32)")
-        once = " and h % READS == 0" if self.kernel.direction == "reverse" else ""  # it is one for all that read it
-        self._given(tensor, f"{name} += {self._load_text(tensor, once=bool(once))}")
+        once = self.kernel.direction == "reverse"  # the gradient of a final state is one for all heads that read it
+        self._given(tensor, f"{name} += {self._load_text(tensor, once)}")
 
     def _last(self, scan: Scan) -> None:
         tensor = self._tensor(scan.last, "state", ("i", "j"), optional=True)
@@ -133,15 +133,15 @@ class KernelPrinter(KernelMemory):
         text = self._load_text(self._tensor(line.name, kind, line.axes))
         self._line(f"{identifier(line.name)} = {text}  # {shape(line.axes)}")
 
-    def _out(self, store: Store) -> tuple[Tensor, Store]:
+    def _out(self, store: Store) -> Tensor:
         blocked = [a for a in self.kernel.owned if a not in self.kernel.whole and a not in store.axes]
         kind = ("row_parts" if blocked else "rows") if "t" in store.axes else "head_parts"
         optional = self.kernel.reduces_heads  # a gradient that nobody wants is not given
-        return self._tensor(f"{store.target}_out", kind, store.axes, optional), store
+        return self._tensor(f"{store.target}_out", kind, store.axes, optional)
 
     def _store_out(self, store: Store) -> None:
         """A result; a gradient where it is wanted, summed over the heads that share its tensor's."""
-        tensor, _ = self._out(store)
+        tensor = self._out(store)
         value = identifier(store.tile)
         if not tensor.optional:
             self._store(tensor, value)

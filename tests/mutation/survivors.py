@@ -35,7 +35,7 @@ UNEXPLAINED = "UNEXPLAINED"
 # (what was mutated, why nothing changes); the first that fits.
 REASONS = (
     (
-        r"unclamped|`\(1/16\) \* logsigmoid|^d(A|dt_\[t\]): `(-\()?dt\[t\] \* A",
+        r"unclamped|`\(1/16\) \* logsigmoid|(^|, )d(A|dt_)(\[t\])?: `(-\()?dt\[t\] \* A",
         "A gate below the clamp has a gradient of 0 already: every path that crosses its step has a factor exp(-800), "
         "which is 0. The factor `unclamped` keeps rounding noise out, and infinite slopes.",
     ),
