@@ -1,6 +1,9 @@
 """Arguments to verify an op with: drawn for the domains a spec declares, in a chosen regime of its gates.
 
-A regime says what the log gates are like. It is applied to whatever the spec calls a gate:
+A regime says what the log gates are like: `zero`; `mild`, logsigmoid of normal numbers by 16; `unit`, the same by 1;
+`strong`, uniform in [-5, 0]; `extreme` and `reset`, mild with some at -100 or -inf; `neighbours`, every second channel
+(head, for a scalar gate) at -20 and the others at 0; `clean`, some at -inf and the others at 0. It is applied to
+whatever the spec calls a gate:
 
 * an input with a domain of numbers <= 0 is a log gate and takes the values themselves, clipped to its domain;
 * one with a domain within [0, 1] is a linear gate and takes their exponentials, clipped to its domain and to at
@@ -30,8 +33,8 @@ from glagen.ir.expr import Apply, Expr, Ref, number, refs, rewrite, walk
 from glagen.ir.interval import REALS, Interval
 from glagen.reference import evaluate, output_names
 
-REGIMES = ("zero", "mild", "unit", "strong", "extreme", "reset")
-SHARE = 0.02  # of the gates that `extreme` and `reset` close: half of them single channels, half whole steps
+REGIMES = ("zero", "mild", "unit", "strong", "extreme", "reset", "neighbours", "clean")
+SHARE = 0.02  # of the gates that `extreme`, `reset` and `clean` close: half of them single channels, half whole steps
 LARGEST = 1e4  # for a logit: as good as infinite, and within float16
 SMALLEST = 2.0**-14
 OPEN = -(2.0**-7)
@@ -163,6 +166,9 @@ def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 def _log_gates(regime: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     if regime == "zero":
         return torch.zeros(shape, dtype=torch.float64)
+    if regime == "neighbours":
+        closed = torch.arange(shape[-1]) % 2 == 1
+        return torch.where(closed, -20.0, 0.0).double().expand(shape).clone()
     if regime == "strong":
         return -5 * _uniform(shape, generator)
     unit = F.logsigmoid(_normal(shape, generator))
@@ -173,7 +179,8 @@ def _log_gates(regime: str, shape: tuple[int, ...], generator: torch.Generator) 
     steps = (*shape[:3], *(1 for _ in shape[3:]))  # [B, T, H, 1]
     closed = (_uniform(shape, generator) < SHARE / 2) | (_uniform(steps, generator) < SHARE / 2)
     closed.view(-1)[int(torch.randint(closed.numel(), (), generator=generator))] = True
-    return torch.where(closed, {"extreme": -100.0, "reset": -math.inf}[regime], unit / 16)
+    others = torch.zeros_like(unit) if regime == "clean" else unit / 16
+    return torch.where(closed, -100.0 if regime == "extreme" else -math.inf, others)
 
 
 def _gate(

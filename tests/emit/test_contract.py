@@ -61,7 +61,9 @@ def op(request) -> Op:
 
 def same(found, expected, tolerance: float = 1e-5) -> None:
     for x, y in zip(found, expected, strict=True):
-        assert x.dtype == y.dtype and torch.allclose(x, y, rtol=tolerance, atol=tolerance * float(y.abs().max()))
+        assert x.dtype == y.dtype and torch.allclose(
+            x, y, rtol=tolerance, atol=tolerance * float(y.detach().abs().max())
+        )
 
 
 # -- torch.compile and torch.library -----------------------------------------------------------------------------------

@@ -215,6 +215,10 @@ def test_gates_are_in_the_regime(kind, regime):
             assert -0.8 < middle < -0.6
         case "strong":
             assert -2.8 < middle < (-1.9 if kind == "bounded" else -2.2)
+        case "neighbours":
+            assert closed == 0.5 and logs.max() >= -0.01
+        case "clean":
+            assert 0.01 < closed < 0.04 and middle >= -0.01
         case _:
             assert 0.01 < closed < 0.04 and -0.06 < middle < -0.03
 
