@@ -73,7 +73,7 @@ def verify(
                 if invariants and regime in ("mild", "reset"):
                     other = draw(document, "extreme", case, seed + 1)
                     rows += _invariants(document, module, problem, other, expected, precision, device, labels)
-                    rows += _packed(document, module, problem, expected, precision, device, labels)
+                    rows += _packed(document, module, problem, expected, precision, device, labels, modes)
                     if few and of_few:
                         for mode in modes:
                             actual = op_results(document, module, few.call, precision, device, mode)
@@ -226,11 +226,12 @@ def _packed(
     precision: Precision,
     device: torch.device,
     labels: tuple[str, str, str],
+    modes: Sequence[str],
 ) -> list[Row]:
     """The batch packed into one row, with an empty sequence."""
     put, results, ends = packed(document, problem, expected)
     rows: list[Row] = []
-    for mode in MODES:
+    for mode in modes:
         actual = op_results(document, module, put, precision, device, mode, cu_seqlens=ends)
         rows += compare(document, actual, results, precision, (*labels, f"{mode}, packed"))
     return rows

@@ -133,13 +133,13 @@ def _checks(rec: Recurrence) -> dict[str, Any]:
     tensors = [d for d in rec.declarations if d.kind != "scalar"]
     inputs = [d for d in tensors if d.kind == "input"]
     written = [d for d in inputs if d.name in writers(rec)]
-    read = [f"{identifier(d.name)}.shape[2]" for d in inputs if d not in written]
+    read = [heads_of(d) for d in inputs if d not in written]
     return {
         "scalars": [d.name for d in rec.declarations if d.kind == "scalar"],
         "tensors": [{"name": d.name, "layout": layout(d)} for d in sorted(tensors, key=lambda d: d is not inputs[0])],
         "optional": tuple(d.name for d in tensors if d.default is not None),
         "writers": tuple(writers(rec)),
-        "state_heads": _most([f"{identifier(d.name)}.shape[2]" for d in written]),
+        "state_heads": _most([heads_of(d) for d in written]),
         "output_heads": _most(["H", *read]),
         "domains": "{" + ", ".join(f'"{d.name}": {_bounds(d.domain)}' for d in rec.declarations if d.domain) + "}",
     }

@@ -28,7 +28,7 @@ def _launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | N
         tensor: Tensor = item["tensor"]
         name = tensor.name.removesuffix("_out")
         values.append(renamed.get(name, identifier(name)))
-    heads = "H" if kernel.name == "states" else "M"
+    heads = "H" if kernel.of_states else "M"
     values += [PACKED, "first_slot"] if kernel.scans else ["place", "slots"]
     values += [*text["scalars"], "T", heads]
     grid = [f'_blocks({EXTENT[a]}, config["BLOCK_{EXTENT[a]}"])' for a in kernel.owned if a not in kernel.whole]

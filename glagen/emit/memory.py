@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glagen.emit.pointwise import tidy
+from glagen.emit.pointwise import spread_triton, tidy
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
@@ -44,7 +44,7 @@ class KernelMemory:
         self.sources = {f"d{d.name}": d.name for d in declarations}
         self.shared = {d.name: f"GROUP_{d.name}" for d in declarations if d.kind != "scalar"}
         self.shared |= {f"d{name}_out": group for name, group in self.shared.items()}
-        if kernel.name != "states":  # whose heads are those of the state
+        if not kernel.of_states:
             forward = (n for s in program.states for n in (s.name, f"{s.name}_initial", f"{s.name}_final"))
             self.shared |= dict.fromkeys(forward, READS)
             self.shared |= {f"{s.adjoint_end}_final": READS for s in program.states}
@@ -73,7 +73,7 @@ class KernelMemory:
         if tensor.kind in ("rows", "states") and len(tensor.axes) > 1:
             owner = tensor.name.removesuffix("_out")
             offset = self._named(f"at_{self.sources.get(owner, owner)}", offset)
-        mask = " & ".join(spread(BOUND[a], a, tensor.axes) for a in tensor.axes)
+        mask = " & ".join(spread_triton(BOUND[a], (a,), tensor.axes) for a in tensor.axes)
         if len(tensor.axes) > 1 and tensor.kind != "state":
             mask = self._named(f"in_{''.join(tensor.axes)}", mask)
         return f"{pointer} + {offset}", mask
@@ -95,11 +95,11 @@ class KernelMemory:
             "state": f"sequence * {heads} + {h}",
             "states": f"slot * {heads} + {h}",
         }[tensor.kind]
-        steps = [(EXTENT[a], spread(a, a, axes)) for a in axes if a in EXTENT]
+        steps = [(EXTENT[a], spread_triton(a, (a,), axes)) for a in axes if a in EXTENT]
         steps += [(f"blocks_{a}", f"block_{a}") for a in self._part_axes(tensor)]
         if not steps:
             return lead
-        offset = spread(f"({lead})", "t", axes) if "t" in axes else f"({lead})"
+        offset = spread_triton(f"({lead})", ("t",), axes) if "t" in axes else f"({lead})"
         for n, (extent, index) in enumerate(steps):
             offset = f"{f'({offset})' if n else offset} * {extent} + {index}"
         return offset
@@ -123,8 +123,3 @@ class KernelMemory:
         """A line that runs where an optional tensor is given."""
         self._line(f"if {identifier(tensor.name)}_ptr is not None:")
         self._line(f"    {text}")
-
-
-def spread(text: str, axis: str, axes: tuple[str, ...]) -> str:
-    """A vector along `axis` as part of a tile of two axes; as it is in a tile of one."""
-    return text if len(axes) < 2 else f"{text}[:, None]" if axis == axes[0] else f"{text}[None, :]"

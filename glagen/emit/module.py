@@ -24,6 +24,12 @@ from glagen.ir.schedule import Schedule
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
 TWIN_HELPERS = {
+    "_row_sums": '''
+def _row_sums(select, x, axes):
+    """Sums of a tile's rows, over the steps that `select` [CHUNK, CHUNK] gives each row."""
+    select = select.to(x.dtype)
+    return select @ x if axes == 2 else (select @ x[..., None])[..., 0]
+''',
     "_per_head": '''
 def _per_head(x):
     """[H, *] to [1, H, 1, *] in float32 (float64 stays)."""

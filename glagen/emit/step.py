@@ -7,7 +7,7 @@ from typing import Any
 
 from glagen.emit.interface import head_axis, sized
 from glagen.emit.memory import BOUND, EXTENT, READS
-from glagen.emit.pointwise import TORCH, TRITON, Writer, tidy
+from glagen.emit.pointwise import TORCH, TRITON, Writer, spread_triton, tidy
 from glagen.emit.words import identifier
 from glagen.ir.document import Declaration
 from glagen.ir.expr import Expr, Ref, Sum, ref, refs, rewrite, walk
@@ -153,7 +153,7 @@ class _StepKernel:
         for gate in state.gates:
             axes = SIDE_AXES[gate.side]
             decay = f"tl.exp({self._write(gate.log, axes)})"
-            update += f" * {decay}" + {"i": "[:, None]", "j": "[None, :]"}.get("".join(axes), "")
+            update += f" * {spread_triton(decay, axes, ('i', 'j'))}"
         for write in state.writes:
             a, b = self._write(write.key, ("i",), 2), self._write(write.value, ("j",), 2)
             update += tidy(f" + ({a})[:, None] * ({b})[None, :]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from glagen.emit.blocks import opening_text
 from glagen.emit.lines import full_axes, summed_positions
 from glagen.emit.memory import BOUND, EXTENT, KernelMemory, Tensor
-from glagen.emit.pointwise import TRITON, Writer
+from glagen.emit.pointwise import TRITON, Writer, spread_triton
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Operand
@@ -195,10 +195,7 @@ class KernelPrinter(KernelMemory):
         axes = full_axes(line)
         value = self.writer.write(line.expr, axes)
         if line.guarded:
-            bound = " & ".join(
-                BOUND[a] + ("" if len(axes) == 1 else "[:, None]" if n == 0 else "[None, :]")
-                for n, a in enumerate(axes)
-            )
+            bound = " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes)
             value = f"tl.where({bound}, {value}, 0.0)"
         if line.over:
             positions = summed_positions(line)

@@ -153,6 +153,11 @@ class Kernel:
     reduces_heads: bool = False
     sums: tuple[str, ...] = ()
 
+    @property
+    def of_states(self) -> bool:
+        """Does it walk for the states alone? Its heads are then those of the state, not of the outputs."""
+        return self.direction == "forward" and not self.stores
+
 
 def written(line: Line) -> tuple[str, ...]:
     """Names a line defines or adds to."""

@@ -46,7 +46,7 @@ class Shape:
     whole: tuple[str, ...] = ()
     save_states: bool = False
     reduces_heads: bool = False
-    sums: bool = False  # it makes local sums over the looped axis
+    makes_sums: bool = False  # local ones, over the looped axis
 
 
 def build(
@@ -60,7 +60,7 @@ def build(
     states = {n for s in program.states for n in (s.name, s.adjoint_end)}
     wanted = [o.name for g in goals for o in g.parts] + list(carries)
     blocked = [a for a in shape.owned if a not in shape.whole]
-    absent = {"i", "j"} - {shape.looped} if shape.sums else set(blocked)
+    absent = {"i", "j"} - {shape.looped} if shape.makes_sums else set(blocked)
     sums = {n: o for n, (a, o) in local_sums(program).items() if a in absent and n not in wanted}
     statements = needed(program, wanted, states | set(sums))
     lowering = Lowering(program, covers, shape.looped, statements)

@@ -66,22 +66,25 @@ def _kernels(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kernel, .
     fused = Shape("fused", "All outputs of a sequence; the state stays on chip.", ("j",), None, "forward", ("i",))
     back = "Walk back over the chunks and keep the gradient of the state that leaves each."
     adjoint = Shape("adjoint_states", back, both, None, "reverse")
-    kernels = [
+    forward = [
         build(program, covers, replace(states, save_states=True), (), ends),
         build(program, covers, reads, outputs, ()),
         build(program, covers, fused, outputs, ends),
-        build(program, covers, replace(adjoint, save_states=True), (), adjoints),
     ]
+    backward = [build(program, covers, replace(adjoint, save_states=True), (), adjoints)]
     for axis, other, name in (("i", "j", "key_gradients"), ("j", "i", "value_gradients")):
         goals = gradient_goals(program, axis)
         if goals:
             side = {"i": "key", "j": "value"}[axis]
             doc = f"One chunk's gradients on the {side} side, from the state at its start and its gradient at the end."
-            kernels.append(build(program, covers, Shape(name, doc, (axis,), other, reduces_heads=True), goals, ()))
-    forward = {"states", "outputs", "fused"}
-    first = _sums(program, covers, "sums", [k for k in kernels if k.name in forward])
-    second = _sums(program, covers, "backward_sums", [k for k in kernels if k.name not in forward])
-    return (*first, *kernels[:3], *second, *kernels[3:])
+            backward.append(build(program, covers, Shape(name, doc, (axis,), other, reduces_heads=True), goals, ()))
+    made = (
+        _sums(program, covers, "sums", forward),
+        forward,
+        _sums(program, covers, "backward_sums", backward),
+        backward,
+    )
+    return tuple(itertools.chain(*made))
 
 
 def _sums(program: ChunkProgram, covers: dict[str, Cover], name: str, users: list[Kernel]) -> list[Kernel]:
@@ -93,7 +96,7 @@ def _sums(program: ChunkProgram, covers: dict[str, Cover], name: str, users: lis
     for number, run in reversed(list(enumerate(runs))):
         goals = tuple(Goal(n, (out,)) for n, (_, out) in run if n in wanted)
         if goals:
-            shape = Shape(f"{name}_{number}", doc, (), run[0][1][0], sums=True)
+            shape = Shape(f"{name}_{number}", doc, (), run[0][1][0], makes_sums=True)
             made.append(build(program, covers, shape, goals, ()))
             wanted |= set(made[-1].sums)
     return made[::-1]

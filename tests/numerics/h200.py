@@ -23,9 +23,9 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 from glagen.ir.document import Document  # noqa: E402
-from glagen.reference import evaluate  # noqa: E402
 from glagen.regimes import REGIMES, Case, Problem, draw  # noqa: E402
 from glagen.tolerances import PRECISIONS  # noqa: E402
+from glagen.variants import with_constants  # noqa: E402
 from glagen.verify import CUDA_PRECISIONS, MODES, compare, op_results, reference_results, verify  # noqa: E402
 from tests.numerics.helpers import document_of, generated, spec_text  # noqa: E402
 
@@ -163,17 +163,7 @@ def _full(document: Document, module, options: argparse.Namespace) -> list[dict]
 
 def _few(document: Document, case: Case) -> Problem:
     """A problem of DRAWN heads; constants written out, for their defaults know the number of heads."""
-    few = draw(document, "mild", replace(case, H=DRAWN))
-    sizes = {"H": DRAWN, "K": case.K, "V": case.V, "T": case.T}
-    known = {n: torch.tensor(float(size)).double().reshape(1, 1, 1, 1) for n, size in sizes.items()}
-    known["h"] = torch.arange(DRAWN).double().reshape(1, -1, 1, 1)
-    arguments = dict(few.arguments)
-    for d in document.declarations:
-        if d.kind == "constant" and arguments[d.name] is None:
-            value = evaluate(d.default, lambda r: known[r.name], sizes, torch.device("cpu"))
-            shape = [{"i": case.K, "j": case.V}[a] for a in d.axes]
-            arguments[d.name] = value.flatten().reshape(-1, *(1 for _ in shape)).expand(DRAWN, *shape)
-    return replace(few, arguments=arguments)
+    return with_constants(document, draw(document, "mild", replace(case, H=DRAWN)))
 
 
 def _large(document: Document, few: Problem, case: Case, device: str) -> Problem:

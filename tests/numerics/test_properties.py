@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glagen.fuzz import PRECISION as FP64
 from glagen.reference import output_names, run
 from glagen.regimes import Case, draw
 from glagen.tolerances import PRECISIONS
@@ -17,8 +17,6 @@ from glagen.verify import MODES, compare, op_results, reference_results, verify
 from tests import strategies
 from tests.numerics.helpers import CPU, SPECS, close, compiled, document_of, generated, randn, spec_text
 
-# A parameter's gradient is one number, a sum in which the steps of an unlucky draw cancel: it has fewer digits.
-FP64 = replace(PRECISIONS["fp64"], budget=1e-8)
 arguments = (strategies.specs(), strategies.cases(), strategies.regimes, strategies.seeds)
 
 
