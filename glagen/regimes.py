@@ -10,8 +10,8 @@ whatever the spec calls a gate:
   least 2^-14, the smallest normal number of float16;
 * any other (a logit, a time step) takes the numbers at which the product of its factors of S[t-1] has that logarithm,
   relative to its largest, looked up in a table over [-1e4, 1e4]. "Zero" is -2^-7 there: nearer to 1, what equations may
-  make of a gate (1 - sigmoid(x) ** p) has too few digits in float32, however it is computed. -inf is -250 there: a
-  time step has other uses than its gate, and is better kept small;
+  make of a gate (1 - sigmoid(x) ** p) has too few digits in float32, however it is computed. For what cannot be
+  negative -inf is -250: a time step has other uses than its gate, and is better kept small;
 * constants keep their defaults in `mild`, and are gates like the others in all other regimes; scalars keep theirs in
   `zero`, and are near them in all others (a scale of 1 that is left out would not be missed).
 
@@ -215,7 +215,7 @@ def _gate(
     if float(product.min()) > -1e-6:
         return _plain(declaration, tuple(logs.shape), generator)
     order = product.argsort()
-    wanted = logs.clamp(-CLOSED, OPEN)
+    wanted = logs.clamp(-CLOSED if domain.low >= 0 else -LARGEST, OPEN)
     place = torch.searchsorted(product[order].contiguous(), wanted).clamp(max=len(order) - 1)
     return grid[order][place]
 

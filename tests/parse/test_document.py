@@ -85,4 +85,4 @@ def test_specs(path: Path) -> None:
     assert parsed.name == path.stem
     assert (parsed.chunk, parsed.subchunk) == (None, None)
     header = parsed.source.text.split("name:")[0]
-    assert header.startswith("# ") and ("arXiv" in header or "quation" in header)
+    assert header.startswith("# ") and "quation" in header
