@@ -4,6 +4,9 @@ For every regime of gates, every case of extents and every precision: outputs, f
 cotangents, the final state's included), with chunk states saved and recomputed. Then, of the same op: a sequence in two
 parts with the state carried over, decoding step by step, whether later inputs can change earlier outputs, sequences
 packed into one, and heads that share tensors.
+
+With 16-bit inputs it is as in mixed-precision training: parameters and states are float32, and cotangents are scaled
+until all gradients are well within float16's range.
 """
 
 from __future__ import annotations
@@ -25,10 +28,17 @@ from glagen.tolerances import PRECISIONS, Precision, budgets, errors
 from glagen.variants import packed, shared
 
 MODES = ("saved", "recomputed")
-CPU_CASES = (Case(2, 70, 2, 20, 12), Case(1, 1, 2, 16, 16), Case(1, 133, 3, 17, 33, state=False))
-CUDA_CASES = (Case(2, 500, 4, 128, 128), Case(2, 500, 4, 96, 160), Case(1, 1, 2, 64, 64), Case(1, 77, 3, 20, 40, False))
+CPU_CASES = (Case(2, 70, 2, 20, 12), Case(1, 1, 40, 16, 16), Case(1, 133, 3, 17, 33, state=False))
+CUDA_CASES = (
+    Case(2, 500, 4, 128, 128),
+    Case(2, 500, 4, 96, 160),
+    Case(1, 1, 40, 64, 64),
+    Case(1, 77, 3, 20, 40, False),
+)
 CPU_PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
 CUDA_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
+
+LARGEST_GRADIENT = 2.0**12  # a sixteenth of what float16 holds: heads that share a tensor add theirs
 
 Results = dict[str, Tensor]  # `o`, `final_state`, `d q`, ..., `d initial_state`, by name
 Arguments = Mapping[str, Tensor | float | None]
@@ -62,7 +72,7 @@ def verify(
         for regime in regimes:
             progress(f"{document.name}: {regime}, {case}")
             problem = draw(document, regime, case, seed)
-            expected = reference_results(document, problem, oracle)
+            problem, expected = _scaled(problem, reference_results(document, problem, oracle))
             few = shared(document, problem) if invariants and regime in ("mild", "reset") else None
             of_few = few and few.gathered(document, reference_results(document, few.whole, oracle))
             for precision in chosen:
@@ -121,12 +131,13 @@ def op_results(
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = precision.tf32
     try:
-        return _differentiate(document, op, problem, precision.dtype, state_dtype(precision), device)
+        return _differentiate(document, op, problem, precision.dtype, wide(precision), device)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def state_dtype(precision: Precision) -> torch.dtype:
+def wide(precision: Precision) -> torch.dtype:
+    """What states and parameters are."""
     return torch.float64 if precision.dtype == torch.float64 else torch.float32
 
 
@@ -135,30 +146,54 @@ def _differentiate(
     op: Callable[[Arguments, Tensor | None], tuple[tuple[Tensor, ...], Tensor]],
     problem: Problem,
     dtype: torch.dtype,
-    dtype_of_states: torch.dtype,
+    wide: torch.dtype,
     device: torch.device,
 ) -> Results:
     kinds = {d.name: d.kind for d in document.declarations}
-    arguments: dict[str, Tensor | float | None] = {
-        n: x.detach().to(device, dtype) if isinstance(x, Tensor) else x for n, x in problem.arguments.items()
-    }
+    arguments = _cast(document, problem, dtype, wide, device)
     wanted = {n: x for n, x in arguments.items() if isinstance(x, Tensor) and kinds[n] in ("input", "parameter")}
     state = problem.initial_state
     if state is not None:
-        wanted["initial_state"] = state = state.detach().to(device, dtype_of_states)
+        wanted["initial_state"] = state = state.detach().to(device, wide)
     for x in wanted.values():
         x.requires_grad_()
     outputs, final = op(arguments, state)
     roots, cotangents = list(outputs), [c.to(device, dtype) for c in problem.output_cotangents]
     if problem.state_cotangent is not None:
         roots.append(final)
-        cotangents.append(problem.state_cotangent.to(device, dtype_of_states))
+        cotangents.append(problem.state_cotangent.to(device, wide))
     gradients = torch.autograd.grad(roots, list(wanted.values()), cotangents, allow_unused=True)
     results = dict(zip(output_names(document), (o.detach() for o in outputs), strict=True))
     results["final_state"] = final.detach()
     for (name, x), gradient in zip(wanted.items(), gradients, strict=True):
         results[f"d {name}"] = torch.zeros_like(x) if gradient is None else gradient
     return results
+
+
+def _cast(
+    document: Document, problem: Problem, dtype: torch.dtype, wide: torch.dtype, device: torch.device
+) -> dict[str, Tensor | float | None]:
+    """The arguments on a device, parameters as `wide`; tensors are leaves of their own."""
+    kinds = {d.name: d.kind for d in document.declarations}
+    return {
+        n: x.detach().to(device, wide if kinds[n] == "parameter" else dtype) if isinstance(x, Tensor) else x
+        for n, x in problem.arguments.items()
+    }
+
+
+def _scaled(problem: Problem, expected: Results) -> tuple[Problem, Results]:
+    """Both with cotangents scaled by a power of two, so that no gradient exceeds LARGEST_GRADIENT."""
+    largest = max(float(x.abs().max()) for name, x in expected.items() if name.startswith("d "))
+    if largest <= LARGEST_GRADIENT:
+        return problem, expected
+    factor = 2.0 ** -math.ceil(math.log2(largest / LARGEST_GRADIENT))
+    adjoint = problem.state_cotangent
+    scaled = replace(
+        problem,
+        output_cotangents=tuple(factor * x for x in problem.output_cotangents),
+        state_cotangent=None if adjoint is None else factor * adjoint,
+    )
+    return scaled, {n: factor * x if n.startswith("d ") else x for n, x in expected.items()}
 
 
 def compare(
@@ -222,12 +257,17 @@ def _packed(
     labels: tuple[str, str, str],
     modes: Sequence[str],
 ) -> list[Row]:
-    """The batch packed into one row, with an empty sequence."""
+    """The batch packed into one row, with an empty sequence; past the last one everything is zero."""
     put, results, ends = packed(document, problem, expected)
+    end = int(ends[-1])
+    timed = [*output_names(document), *(f"d {d.name}" for d in document.declarations if "t" in d.axes)]
     rows: list[Row] = []
     for mode in modes:
         actual = op_results(document, module, put, precision, device, mode, cu_seqlens=ends)
-        rows += compare(document, actual, results, precision, (*labels, f"{mode}, packed"))
+        past = {n: float(x[:, end:].abs().max()) for n, x in actual.items() if n in timed}
+        actual, wanted = ({n: x[:, :end] if n in timed else x for n, x in r.items()} for r in (actual, results))
+        rows += compare(document, actual, wanted, precision, (*labels, f"{mode}, packed"))
+        rows += [Row(*labels, f"{mode}, past the end", n, x, x, 0.0, 0.0) for n, x in past.items()]
     return rows
 
 
@@ -237,15 +277,11 @@ def _steps(
 ) -> Results:
     """Outputs and final state of the `_step` function, one step after another."""
     function = getattr(module, f"{document.name}_step")
-    given = {
-        n: x.to(device, precision.dtype) if isinstance(x, Tensor) else x
-        for n, x in problem.arguments.items()
-        if x is not None
-    }
+    given = _cast(document, problem, precision.dtype, wide(precision), device)
     timed = [d.name for d in document.declarations if "t" in d.axes]
     outputs = []
     state = problem.initial_state
-    state = None if state is None else state.to(device, state_dtype(precision))
+    state = None if state is None else state.to(device, wide(precision))
     for t in range(problem.case.T):
         now = {n: x[:, t] if n in timed and isinstance(x, Tensor) else x for n, x in given.items()}
         *out, state = function(**now, state=state)

@@ -17,7 +17,7 @@ from glagen.regimes import REGIMES, Case, draw, gate_factors, on_grid
 from glagen.tolerances import PRECISIONS, errors
 from glagen.verify import reference_results, verify
 from tests import strategies
-from tests.numerics.helpers import CPU, document_of, randn
+from tests.numerics.helpers import CPU, document_of, generated, randn, spec_text
 
 GLA = """
 name: op
@@ -83,7 +83,7 @@ def test_what_is_right_passes():
     assert report.ok and not report.failures
     assert {row.regime for row in report.rows} == set(REGIMES)
     variants = {f"{mode}, {how}" for mode in ("saved", "recomputed") for how in ("packed", "heads shared")}
-    variants |= {"step", "step, heads shared"}
+    variants |= {"step", "step, heads shared", "saved, past the end", "recomputed, past the end"}
     assert {row.mode for row in report.rows} == {"saved", "recomputed", "split", "causality"} | variants
     assert {"o", "final_state", "d q", "d k", "d v", "d g", "d initial_state"} == {row.quantity for row in report.rows}
     assert json.loads(json.dumps(report.to_dict()))["ok"] is True
@@ -122,6 +122,35 @@ def test_what_is_wrong_fails(fault):
     assert not report.to_dict()["ok"]
 
 
+def test_a_number_past_the_end_fails():
+    right = module()
+
+    def op(*args, cu_seqlens=None, **options):
+        o, state = right.op(*args, cu_seqlens=cu_seqlens, **options)
+        end = o.shape[1] if cu_seqlens is None else int(cu_seqlens[-1])
+        return torch.cat([o[:, :end], o[:, end:] + 1e-9], 1), state
+
+    report = run_verify(cast(ModuleType, SimpleNamespace(op=op, op_step=right.op_step)), precisions=["fp64"])
+    assert {row.mode for row in report.failures} == {"saved, past the end", "recomputed, past the end"}
+
+
+def test_16_bit_gradients_are_scaled_and_parameters_wide():
+    """Mamba-2's gradients exceed float16's range as they come; its parameters come in float32."""
+    document, right = document_of(spec_text("mamba2")), generated("mamba2")
+    seen = []
+
+    def op(A, D, **arguments):
+        seen.append((arguments["x"].dtype, A.dtype, D.dtype))
+        return right.mamba2(A=A, D=D, **arguments)
+
+    watched = cast(ModuleType, SimpleNamespace(mamba2=op))
+    case = Case(2, 200, 2, 32, 32)
+    problem = draw(document, "reset", case)
+    assert float(reference_results(document, problem, CPU)["d A"].abs().max()) > 2**16
+    assert verify(document, watched, cases=[case], regimes=["reset"], precisions=["fp16"], invariants=False).ok
+    assert set(seen) == {(torch.float16, torch.float32, torch.float32)}
+
+
 def test_looking_ahead_fails_however_little():
     right = module()
 
@@ -129,7 +158,7 @@ def test_looking_ahead_fails_however_little():
         return right.op(q, k, v + 1e-12 * v.sum(1, keepdim=True), g, **options)
 
     report = run_verify(cast(ModuleType, SimpleNamespace(op=op, op_step=right.op_step)), precisions=["fp64"])
-    assert {row.mode for row in report.failures} == {"causality"}
+    assert {row.mode for row in report.failures} == {"causality", "saved, past the end", "recomputed, past the end"}
 
 
 def test_a_closed_channel_cannot_hide_behind_an_open_one():
