@@ -58,13 +58,16 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The arguments of a call by name, its initial state, and cotangents of what it returns: float64, on the grid."""
+    """The arguments of a call by name, its initial states, and cotangents of what it returns: float64, on the grid.
+
+    Of states there is one tensor each, in order of declaration; without initial states, or cotangents, there is none.
+    """
 
     case: Case
     arguments: dict[str, Tensor | float | None]
-    initial_state: Tensor | None
+    initial_states: tuple[Tensor, ...]
     output_cotangents: tuple[Tensor, ...]
-    state_cotangent: Tensor | None
+    state_cotangents: tuple[Tensor, ...]
 
 
 def draw(document: Document, regime: str, case: Case, seed: int = 0) -> Problem:
@@ -88,10 +91,10 @@ def draw(document: Document, regime: str, case: Case, seed: int = 0) -> Problem:
         else:
             x = _plain(declaration, shape, generator)
         arguments[declaration.name] = _inside(on_grid(x), declaration.domain)
-    b, t, h, k, v = case.B, case.T, case.H, case.K, case.V
-    normal = [on_grid(_normal((b, t, h, v), generator)) for _ in output_names(document)]
-    initial, final = (on_grid(_normal((b, h, k, v), generator)) for _ in range(2))
-    return Problem(case, arguments, initial if case.state else None, tuple(normal), final if case.state else None)
+    outputs = tuple(on_grid(_normal((case.B, case.T, case.H, case.V), generator)) for _ in output_names(document))
+    shapes = [(case.B, case.H, *_extents(state.axes, case)) for state in document.states if case.state]
+    initial, final = (tuple(on_grid(_normal(shape, generator)) for shape in shapes) for _ in range(2))
+    return Problem(case, arguments, initial, outputs, final)
 
 
 def on_grid(x: Tensor) -> Tensor:
@@ -151,8 +154,13 @@ def _role(declaration: Declaration) -> str:
 
 
 def _shape(declaration: Declaration, case: Case) -> tuple[int, ...]:
-    own = [case.K if axis == "i" else case.V for axis in declaration.axes if axis != "t"]
+    own = _extents(declaration.axes, case)
     return (case.B, case.T, case.H, *own) if "t" in declaration.axes else (case.H, *own)
+
+
+def _extents(axes: tuple[str, ...], case: Case) -> tuple[int, ...]:
+    """The extents of those axes that are features."""
+    return tuple({"i": case.K, "j": case.V}[axis] for axis in axes if axis != "t")
 
 
 def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

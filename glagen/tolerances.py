@@ -112,7 +112,7 @@ def errors(x: Tensor, expected: Tensor, layout: str) -> tuple[float, float]:
     scale = squares.mean().sqrt().clamp(min=ZERO)
     over = difference.mean().sqrt() / scale
     worst = []
-    for kept in ("HK", "HV") if layout == "BHKV" else ("HD",):
+    for kept in [f"H{axis}" for axis in layout if axis in "KV"] or ["HD"]:
         along = [n for n, axis in enumerate(layout) if axis not in kept]
         floor = max(CHANNEL_FLOOR, 1 / math.prod(x.shape[n] for n in along))
         own = squares.mean(along).sqrt() if along else squares.sqrt()

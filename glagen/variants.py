@@ -37,6 +37,21 @@ def with_constants(document: Document, problem: Problem) -> Problem:
     return replace(problem, arguments=arguments)
 
 
+def final_names(document: Document) -> tuple[str, ...]:
+    """The final states among the results of a call: `final_state`, or `final_state S` and so on if there are more."""
+    return _each_state("final_state", document)
+
+
+def initial_gradients(document: Document) -> tuple[str, ...]:
+    """The gradients of initial states among the results of a call."""
+    return _each_state("d initial_state", document)
+
+
+def _each_state(words: str, document: Document) -> tuple[str, ...]:
+    names = [state.name for state in document.states]
+    return (words,) if len(names) == 1 else tuple(f"{words} {name}" for name in names)
+
+
 # -- packed sequences --------------------------------------------------------------------------------------------------
 
 
@@ -51,20 +66,19 @@ def packed(document: Document, problem: Problem, expected: Results) -> tuple[Pro
         x = x.flatten(0, 1)
         return torch.cat([x, torch.full_like(x[:1], rest).expand(LEFT_OVER, *x.shape[1:])])[None]
 
-    def states(x: Tensor | None, empty: Tensor | None) -> Tensor | None:
-        return None if x is None or empty is None else torch.cat([x[:1], empty[-1:], x[1:]])
+    def with_empty(x: Tensor, empty: Tensor) -> Tensor:
+        return torch.cat([x[:1], empty[-1:], x[1:]])
 
-    start, adjoint = problem.initial_state, problem.state_cotangent
+    starts, adjoints = ([with_empty(x, x) for x in s] for s in (problem.initial_states, problem.state_cotangents))
     arguments = {n: row(x, -1.0) if n in timed and isinstance(x, Tensor) else x for n, x in problem.arguments.items()}
     cotangents = tuple(row(x, 1.0) for x in problem.output_cotangents)
-    put = Problem(case, arguments, states(start, start), cotangents, states(adjoint, adjoint))
+    put = Problem(case, arguments, tuple(starts), cotangents, tuple(adjoints))
+    of_empty = dict(zip(final_names(document), problem.initial_states, strict=False))
+    of_empty |= dict(zip(initial_gradients(document), problem.state_cotangents, strict=False))
     results = {}
     for name, x in expected.items():
-        if name in ("final_state", "d initial_state"):
-            empty = start if name == "final_state" else adjoint
-            states_ = states(x, torch.zeros_like(x) if empty is None else empty.to(x.device))
-            assert states_ is not None
-            results[name] = states_
+        if name in (*final_names(document), *initial_gradients(document)):
+            results[name] = with_empty(x, of_empty[name].to(x.device) if name in of_empty else torch.zeros_like(x))
         else:
             rows = name in output_names(document) or name.removeprefix("d ") in timed
             results[name] = row(x, 0.0) if rows else x
@@ -89,9 +103,9 @@ class Shared:
         reads = self.heads // self.state_heads
         axes = {f"d {d.name}": _head_axis(d) for d in document.declarations if d.kind != "scalar"}
         for name, x in results.items():
-            if name == "final_state":
+            if name in final_names(document):
                 found[name] = x[:, ::reads]
-            elif name == "d initial_state":
+            elif name in initial_gradients(document):
                 found[name] = x.unflatten(1, (-1, reads)).sum(2)
             elif name in axes:
                 given = self.call.arguments[name.removeprefix("d ")]
@@ -130,14 +144,16 @@ def shared(document: Document, problem: Problem) -> Shared | None:
             arguments[d.name] = known = x.narrow(axis, 0, count)
         spread[d.name] = known.repeat_interleave(heads // known.shape[axis], axis)
     reads = heads // state_heads
-    start, adjoint = problem.initial_state, problem.state_cotangent
-    start = None if start is None else start[:, :state_heads]
-    adjoint = None if adjoint is None else adjoint[:, :state_heads]
-    first = (torch.arange(heads) % reads == 0)[:, None, None]
-    wide_start = None if start is None else start.repeat_interleave(reads, 1)
-    wide_adjoint = None if adjoint is None else adjoint.repeat_interleave(reads, 1) * first
-    call = replace(problem, arguments=arguments, initial_state=start, state_cotangent=adjoint)
-    whole = replace(problem, arguments=spread, initial_state=wide_start, state_cotangent=wide_adjoint)
+    starts, adjoints = (
+        tuple(x[:, :state_heads] for x in states) for states in (problem.initial_states, problem.state_cotangents)
+    )
+    first = torch.arange(heads) % reads == 0
+    wide_starts = tuple(x.repeat_interleave(reads, 1) for x in starts)
+    wide_adjoints = tuple(
+        x.repeat_interleave(reads, 1) * first.reshape(-1, *(1 for _ in x.shape[2:])) for x in adjoints
+    )
+    call = replace(problem, arguments=arguments, initial_states=starts, state_cotangents=adjoints)
+    whole = replace(problem, arguments=spread, initial_states=wide_starts, state_cotangents=wide_adjoints)
     return Shared(call, whole, heads, state_heads)
 
 

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from glagen.ir.document import Document
-from glagen.reference import output_names, run
+from glagen.reference import output_names, run_states
 from glagen.regimes import REGIMES, Case, Problem, draw
 from glagen.report import Report, Row
 from glagen.tolerances import PRECISIONS, Precision, budgets, errors
-from glagen.variants import packed, shared
+from glagen.variants import final_names, initial_gradients, packed, shared
 
 MODES = ("saved", "recomputed")
 CPU_CASES = (Case(2, 70, 2, 20, 12), Case(1, 1, 40, 16, 16), Case(1, 133, 3, 17, 33, state=False))
@@ -42,6 +42,7 @@ LARGEST_GRADIENT = 2.0**12  # a sixteenth of what float16 holds: heads that shar
 
 Results = dict[str, Tensor]  # `o`, `final_state`, `d q`, ..., `d initial_state`, by name
 Arguments = Mapping[str, Tensor | float | None]
+States = tuple[Tensor, ...]
 
 
 def verify(
@@ -96,8 +97,8 @@ def verify(
 def reference_results(document: Document, problem: Problem, device: torch.device) -> Results:
     """What the recurrence gives, and its gradients, in float64 on `device`."""
 
-    def op(arguments: Arguments, state: Tensor | None) -> tuple[tuple[Tensor, ...], Tensor]:
-        return run(document, arguments, state)
+    def op(arguments: Arguments, states: States) -> tuple[States, States]:
+        return run_states(document, arguments, states or [None] * len(document.states))
 
     return _differentiate(document, op, problem, torch.float64, torch.float64, device)
 
@@ -116,17 +117,17 @@ def op_results(
     function = getattr(module, document.name)
     timed = {d.name for d in document.declarations if "t" in d.axes}
 
-    def op(arguments: Arguments, state: Tensor | None) -> tuple[tuple[Tensor, ...], Tensor]:
+    def op(arguments: Arguments, states: States) -> tuple[States, States]:
         length = next(x.shape[1] for n, x in arguments.items() if n in timed and isinstance(x, Tensor))
         bounds = [length * n // parts for n in range(parts + 1)]
         outputs = []
         options = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens.to(device)}
+        state = _argument(states)
         for first, last in itertools.pairwise(bounds):
             part = {n: x[:, first:last] if n in timed and isinstance(x, Tensor) else x for n, x in arguments.items()}
             *out, state = function(**part, **options, initial_state=state, output_final_state=True, states=mode)
             outputs.append(out)
-        assert state is not None
-        return tuple(torch.cat(o, dim=1) for o in zip(*outputs, strict=True)), state
+        return tuple(torch.cat(o, dim=1) for o in zip(*outputs, strict=True)), _states(state)
 
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = precision.tf32
@@ -136,6 +137,17 @@ def op_results(
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
+def _argument(states: States) -> Tensor | States | None:
+    """States as an op takes them: none, one tensor, or a tuple of them."""
+    return states if len(states) > 1 else next(iter(states), None)
+
+
+def _states(returned: Tensor | States | None) -> States:
+    """States as an op returns them, one after another."""
+    assert returned is not None
+    return (returned,) if isinstance(returned, Tensor) else tuple(returned)
+
+
 def wide(precision: Precision) -> torch.dtype:
     """What states and parameters are."""
     return torch.float64 if precision.dtype == torch.float64 else torch.float32
@@ -143,7 +155,7 @@ def wide(precision: Precision) -> torch.dtype:
 
 def _differentiate(
     document: Document,
-    op: Callable[[Arguments, Tensor | None], tuple[tuple[Tensor, ...], Tensor]],
+    op: Callable[[Arguments, States], tuple[States, States]],
     problem: Problem,
     dtype: torch.dtype,
     wide: torch.dtype,
@@ -152,21 +164,19 @@ def _differentiate(
     kinds = {d.name: d.kind for d in document.declarations}
     arguments = _cast(document, problem, dtype, wide, device)
     wanted = {n: x for n, x in arguments.items() if isinstance(x, Tensor) and kinds[n] in ("input", "parameter")}
-    state = problem.initial_state
-    if state is not None:
-        wanted["initial_state"] = state = state.detach().to(device, wide)
-    for x in wanted.values():
+    leaves = [*wanted.values(), *(x.detach().to(device, wide) for x in problem.initial_states)]
+    for x in leaves:
         x.requires_grad_()
-    outputs, final = op(arguments, state)
-    roots, cotangents = list(outputs), [c.to(device, dtype) for c in problem.output_cotangents]
-    if problem.state_cotangent is not None:
-        roots.append(final)
-        cotangents.append(problem.state_cotangent.to(device, wide))
-    gradients = torch.autograd.grad(roots, list(wanted.values()), cotangents, allow_unused=True)
+    outputs, finals = op(arguments, tuple(leaves[len(wanted) :]))
+    cotangents = [c.to(device, dtype) for c in problem.output_cotangents]
+    cotangents += [c.to(device, wide) for c in problem.state_cotangents]
+    roots = [*outputs, *finals][: len(cotangents)]
+    gradients = torch.autograd.grad(roots, leaves, cotangents, allow_unused=True)
     results = dict(zip(output_names(document), (o.detach() for o in outputs), strict=True))
-    results["final_state"] = final.detach()
-    for (name, x), gradient in zip(wanted.items(), gradients, strict=True):
-        results[f"d {name}"] = torch.zeros_like(x) if gradient is None else gradient
+    results |= dict(zip(final_names(document), (x.detach() for x in finals), strict=True))
+    names = [*(f"d {n}" for n in wanted), *initial_gradients(document)[: len(problem.initial_states)]]
+    for name, x, gradient in zip(names, leaves, gradients, strict=True):
+        results[name] = torch.zeros_like(x) if gradient is None else gradient
     return results
 
 
@@ -187,11 +197,10 @@ def _scaled(problem: Problem, expected: Results) -> tuple[Problem, Results]:
     if largest <= LARGEST_GRADIENT:
         return problem, expected
     factor = 2.0 ** -math.ceil(math.log2(largest / LARGEST_GRADIENT))
-    adjoint = problem.state_cotangent
     scaled = replace(
         problem,
         output_cotangents=tuple(factor * x for x in problem.output_cotangents),
-        state_cotangent=None if adjoint is None else factor * adjoint,
+        state_cotangents=tuple(factor * x for x in problem.state_cotangents),
     )
     return scaled, {n: factor * x if n.startswith("d ") else x for n, x in expected.items()}
 
@@ -205,7 +214,9 @@ def compare(
         for d in document.declarations
     }
     layouts |= dict.fromkeys(output_names(document), "BTHD")
-    layouts |= {"final_state": "BHKV", "d initial_state": "BHKV"}
+    for names in (final_names(document), initial_gradients(document)):
+        for name, state in zip(names, document.states, strict=True):
+            layouts[name] = "BH" + "K" * ("i" in state.axes) + "V" * ("j" in state.axes)
     count = math.prod(expected[output_names(document)[0]].shape[:3])
     rows = []
     for name, x in actual.items():
@@ -280,14 +291,11 @@ def _steps(
     given = _cast(document, problem, precision.dtype, wide(precision), device)
     timed = [d.name for d in document.declarations if "t" in d.axes]
     outputs = []
-    state = problem.initial_state
-    state = None if state is None else state.to(device, wide(precision))
+    state = _argument(tuple(x.to(device, wide(precision)) for x in problem.initial_states))
     for t in range(problem.case.T):
         now = {n: x[:, t] if n in timed and isinstance(x, Tensor) else x for n, x in given.items()}
         *out, state = function(**now, state=state)
         outputs.append(out)
-    assert state is not None
-    results = dict(
-        zip(output_names(document), (torch.stack(o, dim=1) for o in zip(*outputs, strict=True)), strict=True)
-    )
-    return results | {"final_state": state}
+    columns = (torch.stack(o, dim=1) for o in zip(*outputs, strict=True))
+    results = dict(zip(output_names(document), columns, strict=True))
+    return results | dict(zip(final_names(document), _states(state), strict=True))

@@ -70,7 +70,7 @@ def arguments(document: Document, dtype=torch.float64) -> dict:
     problem = draw(document, "unit", CASE)
     tensors = {n: x.to(dtype) for n, x in problem.arguments.items() if isinstance(x, torch.Tensor)}
     state = torch.float64 if dtype == torch.float64 else torch.float32
-    return tensors | {"initial_state": problem.initial_state.to(state)}
+    return tensors | {"initial_state": problem.initial_states[0].to(state)}
 
 
 # -- as Python ---------------------------------------------------------------------------------------------------------

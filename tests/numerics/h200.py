@@ -179,8 +179,8 @@ def _large(document: Document, few: Problem, case: Case, device: str) -> Problem
         return x.to(device, dtype).repeat(counts)
 
     arguments = {d.name: spread(few.arguments[d.name], 2 if "t" in d.axes else 0) for d in document.declarations}
-    states = [spread(x, 1, torch.float32) for x in (few.initial_state, few.state_cotangent)]
-    return Problem(case, arguments, states[0], tuple(spread(x, 2) for x in few.output_cotangents), states[1])
+    initial, final = (tuple(spread(x, 1, torch.float32) for x in s) for s in (few.initial_states, few.state_cotangents))
+    return Problem(case, arguments, initial, tuple(spread(x, 2) for x in few.output_cotangents), final)
 
 
 def _heads(document: Document, problem: Problem, heads: list[int]) -> Problem:
@@ -188,9 +188,9 @@ def _heads(document: Document, problem: Problem, heads: list[int]) -> Problem:
     for d in document.declarations:
         x = problem.arguments[d.name]
         arguments[d.name] = (x[:, :, heads] if "t" in d.axes else x[heads]) if isinstance(x, torch.Tensor) else x
-    states = [None if x is None else x[:, heads] for x in (problem.initial_state, problem.state_cotangent)]
+    initial, final = (tuple(x[:, heads] for x in s) for s in (problem.initial_states, problem.state_cotangents))
     outputs = tuple(x[:, :, heads] for x in problem.output_cotangents)
-    return Problem(replace(problem.case, H=len(heads)), arguments, states[0], outputs, states[1])
+    return Problem(replace(problem.case, H=len(heads)), arguments, initial, outputs, final)
 
 
 def _pick(x: torch.Tensor, head: int, like: torch.Tensor) -> torch.Tensor:

@@ -74,8 +74,7 @@ def check_inplace(document: Document, module: ModuleType) -> None:
             n: (x[:, 0] if kinds[n] == "input" else x).float() if isinstance(x, torch.Tensor) else x
             for n, x in call.arguments.items()
         }
-        assert call.initial_state is not None
-        state = call.initial_state.float()
+        state = call.initial_states[0].float()
         step = getattr(module, f"{document.name}_step")
         o, following = step(**given, state=state)
         again, same = step(**given, state=state, inplace=True)

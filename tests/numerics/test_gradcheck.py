@@ -35,4 +35,4 @@ def _op(path, case, mode):
         named = dict(zip(tensors, values[:-1], strict=True))
         return function(**named, **rest, initial_state=values[-1], output_final_state=True, states=mode)
 
-    return op, [x.clone().requires_grad_() for x in (*tensors.values(), problem.initial_state)]
+    return op, [x.clone().requires_grad_() for x in (*tensors.values(), problem.initial_states[0])]

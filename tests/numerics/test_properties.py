@@ -134,7 +134,7 @@ def test_nothing_depends_on_what_the_batch_or_the_other_heads_hold(path):
         n: (x[1:, :, 1:] if n in timed else x[1:]) if isinstance(x, torch.Tensor) else x
         for n, x in problem.arguments.items()
     }
-    part = op(**single, initial_state=problem.initial_state[1:, 1:], output_final_state=True)
+    part = op(**single, initial_state=problem.initial_states[0][1:, 1:], output_final_state=True)
     for x, y in zip(part[:-1], whole[:-1], strict=True):
         close({"o": x}, {"o": y[1:, :, 1:]}, 1e-13)
     close({"state": part[-1]}, {"state": whole[-1][1:, 1:]}, 1e-13)
@@ -154,10 +154,10 @@ def test_the_final_state_alone_has_gradients():
     document, module = document_of(spec_text("gla")), generated("gla")
     problem = draw(document, "mild", Case(1, 40, 2, 8, 8))
     leaves = {n: x.clone().requires_grad_() for n, x in _tensors(problem)}
-    *_, final = module.gla(**leaves, initial_state=problem.initial_state, output_final_state=True)
+    *_, final = module.gla(**leaves, initial_state=problem.initial_states[0], output_final_state=True)
     cotangent = randn(*final.shape)
     got = torch.autograd.grad(final, list(leaves.values()), cotangent, allow_unused=True)
-    _, expected = run(document, leaves, problem.initial_state)
+    _, expected = run(document, leaves, problem.initial_states[0])
     want = torch.autograd.grad(expected, list(leaves.values()), cotangent, allow_unused=True)
     for name, x, y in zip(leaves, got, want, strict=True):
         zero = torch.zeros_like(leaves[name])
@@ -169,7 +169,7 @@ def _tensors(problem):
 
 
 def _state(problem):
-    return {"initial_state": problem.initial_state, "output_final_state": True}
+    return {"initial_state": problem.initial_states[0], "output_final_state": True}
 
 
 def _outputs(results):

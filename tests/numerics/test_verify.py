@@ -102,6 +102,48 @@ class Shy(torch.autograd.Function):
         return gradient * ctx.saved_tensors[0] * 1.001
 
 
+NORMALISED = GLA.replace("state: S[i, j]", "state:\n  - S[i, j]\n  - z[i]").replace(
+    "  - o[t,j] = sum(i, q[t,i] * S[t,i,j])",
+    "  - z[t,i] = exp(g[t,i]) * z[t-1,i] + k[t,i]\n"
+    "  - o[t,j] = sum(i, q[t,i] * S[t,i,j]) / (1 + sum(i, q[t,i] * z[t,i]) ** 2)",
+)
+
+
+def normalised(fault: float = 1.0) -> ModuleType:
+    """NORMALISED written by hand: the normaliser is a column of values that are one. It multiplies z by `fault`."""
+    right = module()
+
+    def divided(out, state):
+        return (out[..., :-1] / (1 + out[..., -1:] ** 2)), (state[..., :-1], fault * state[..., -1])
+
+    def joined(states):
+        return None if states is None else torch.cat([states[0], states[1][..., None]], -1)
+
+    def op(q, k, v, g, initial_state=None, **options):
+        v = torch.nn.functional.pad(v, (0, 1), value=1.0)
+        if "cu_seqlens" in options:  # nothing is written past the end
+            v = v * (torch.arange(v.shape[1]) < options["cu_seqlens"][-1])[:, None, None]
+        return divided(*right.op(q, k, v, g, joined(initial_state), **options))
+
+    def op_step(q, k, v, g, state=None):
+        return divided(*right.op_step(q, k, torch.nn.functional.pad(v, (0, 1), value=1.0), g, joined(state)))
+
+    return cast(ModuleType, SimpleNamespace(op=op, op_step=op_step))
+
+
+@pytest.mark.parametrize("case", [SMALL, Case(2, 9, 4, 5, 4), Case(1, 7, 1, 3, 2, state=False)], ids=str)
+def test_several_states_are_compared_one_by_one(case):
+    document = document_of(NORMALISED)
+    report = verify(document, normalised(), cases=[case], precisions=["fp64"])
+    assert report.ok, report.failures
+    finals = {"final_state S", "final_state z"}
+    initials = {"d initial_state S", "d initial_state z"} if case.state else set()
+    assert {row.quantity for row in report.rows if "state" in row.quantity} == finals | initials
+    report = verify(document, normalised(1.001), cases=[case], precisions=["fp64"], invariants=False)
+    assert {row.quantity for row in report.failures} >= {"final_state z"}
+    assert "final_state S" not in {row.quantity for row in report.failures}
+
+
 FAULTS = {
     "a sign": (module(read=lambda o, t: -o), {"o", "d q"}),
     "a step": (module(read=lambda o, t: o * (1 if t != 8 else 1.01)), {"o"}),
@@ -144,7 +186,7 @@ def test_16_bit_gradients_are_scaled_and_parameters_wide():
         return right.mamba2(A=A, D=D, **arguments)
 
     watched = cast(ModuleType, SimpleNamespace(mamba2=op))
-    case = Case(2, 200, 2, 32, 32)
+    case = Case(2, 500, 4, 32, 32)
     problem = draw(document, "reset", case)
     assert float(reference_results(document, problem, CPU)["d A"].abs().max()) > 2**16
     assert verify(document, watched, cases=[case], regimes=["reset"], precisions=["fp16"], invariants=False).ok
