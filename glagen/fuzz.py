@@ -24,7 +24,7 @@ from glagen.errors import InternalError, Source, SpecError
 from glagen.loader import load
 from glagen.parse import parse
 from glagen.regimes import REGIMES, draw
-from glagen.samples import Dice, case, spec
+from glagen.samples import Dice, any_spec, case
 from glagen.tolerances import PRECISIONS
 from glagen.verify import MODES, compare, op_results, reference_results
 
@@ -40,7 +40,7 @@ Entry = dict[str, Any]  # number, spec, case, regime, and a fault that is empty 
 def sample(seed: int, number: int) -> Entry:
     """What a number stands for."""
     dice = Dice(Random(f"{seed} {number}"))
-    text, extents, regime = spec(dice), case(dice), dice.one(REGIMES)
+    text, extents, regime = any_spec(dice), case(dice), dice.one(REGIMES)
     return {"number": number, "spec": text, "case": extents, "regime": regime}
 
 

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from glagen.check import check
 from glagen.derive import derive
-from glagen.emit import checksum, emit
+from glagen.emit import checksum, emit, emit_composite
 from glagen.errors import Diagnostic, Source, SpecError, UnprovableError
 from glagen.ir.document import Document
-from glagen.ir.schedule import Options, Schedule
+from glagen.ir.recurrence import Composite, Recurrence
+from glagen.ir.schedule import Ensemble, Options, Schedule
 from glagen.parse import parse
 from glagen.schedule import schedule
 
 
 def compile_spec(source: Source, options: Options | None = None) -> str:
     """A spec's text to the text of its module. Raises SpecError with every fault of the spec."""
-    return emit(plan(parse(source), options or Options()), checksum(source.text))
+    planned = plan(parse(source), options or Options())
+    digest = checksum(source.text)
+    return emit_composite(planned, digest) if isinstance(planned, Ensemble) else emit(planned, digest)
 
 
-def plan(document: Document, options: Options) -> Schedule:
-    """A parsed spec to its schedule: what `compile_spec` emits and `explain` explains."""
-    program = derive(check(document))
+def plan(document: Document, options: Options) -> Schedule | Ensemble:
+    """A parsed spec to its schedule, or those of its parts: what `compile_spec` emits and `explain` explains."""
+    found = check(document)
+    if isinstance(found, Composite):
+        return Ensemble(found, tuple(_schedule(part, document, options) for part in found.parts))
+    return _schedule(found, document, options)
+
+
+def _schedule(recurrence: Recurrence, document: Document, options: Options) -> Schedule:
     try:
-        return schedule(program, options)
+        return schedule(derive(recurrence), options)
     except UnprovableError as error:
         raise SpecError(document.source, [Diagnostic(error.message, document.chunk_span, error.help)]) from None

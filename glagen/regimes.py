@@ -15,6 +15,9 @@ whatever the spec calls a gate:
 * constants keep their defaults in `mild`, and are gates like the others in all other regimes; scalars keep theirs in
   `zero`, and are near them in all others (a scale of 1 that is left out would not be missed).
 
+An initial state is standard normal too, or its absolute value where the state stays positive: where nothing negative is
+written to it, in the first steps at least. A normaliser is such a state.
+
 What feeds a gate is read off the equation of the state: the factors of S[t-1]. Everything else is standard normal, or
 uniform in its domain. Every number lies on a grid that bf16 and fp16 both hold exactly, so one reference serves all.
 """
@@ -31,13 +34,14 @@ from torch import Tensor
 from glagen.ir.document import Declaration, Document
 from glagen.ir.expr import Apply, Expr, Ref, number, refs, rewrite, walk
 from glagen.ir.interval import REALS, Interval
-from glagen.reference import evaluate, output_names
+from glagen.reference import evaluate, output_names, run_states
 
 REGIMES = ("zero", "mild", "unit", "strong", "extreme", "reset", "neighbours", "clean")
 SHARE = 0.02  # of the gates that `extreme`, `reset` and `clean` close: half of them single channels, half whole steps
 LARGEST = 1e4  # for a logit: as good as infinite, and within float16
 SMALLEST = 2.0**-14
 OPEN = -(2.0**-7)
+FIRST = 4
 CLOSED = 250.0  # as good as infinite for a log gate that is computed: its exponential is 0 in float32
 
 
@@ -91,10 +95,19 @@ def draw(document: Document, regime: str, case: Case, seed: int = 0) -> Problem:
         else:
             x = _plain(declaration, shape, generator)
         arguments[declaration.name] = _inside(on_grid(x), declaration.domain)
+    positive = [bool((x >= 0).all()) for x in _written(document, arguments)]
     outputs = tuple(on_grid(_normal((case.B, case.T, case.H, case.V), generator)) for _ in output_names(document))
     shapes = [(case.B, case.H, *_extents(state.axes, case)) for state in document.states if case.state]
     initial, final = (tuple(on_grid(_normal(shape, generator)) for shape in shapes) for _ in range(2))
+    initial = tuple(x.abs() if sign else x for x, sign in zip(initial, positive, strict=False))
     return Problem(case, arguments, initial, outputs, final)
+
+
+def _written(document: Document, arguments: dict[str, Tensor | float | None]) -> tuple[Tensor, ...]:
+    """What the first steps make of states that are zero."""
+    timed = {d.name for d in document.declarations if "t" in d.axes}
+    first = {n: x[:, :FIRST] if n in timed and isinstance(x, Tensor) else x for n, x in arguments.items()}
+    return run_states(document, first, [None] * len(document.states))[1]
 
 
 def on_grid(x: Tensor) -> Tensor:

@@ -116,8 +116,13 @@ class Dice:
         return self.random.sample(items, len(items))
 
 
+def any_spec(choose: Chooser) -> str:
+    """A spec of the class, or one in five of several states; as text. Its op is called `op`."""
+    return spec_of_states(choose) if choose.number(0, 4) == 0 else spec(choose)
+
+
 def spec(choose: Chooser) -> str:
-    """A spec of the class, as text. Its op is called `op`."""
+    """A spec of one state with outputs that are linear in its reads, as text. Its op is called `op`."""
     draft = Draft()
     sides = [choose.one(("K", "K", "V", "scalar")) for _ in range(choose.number(0, 3))]
     kinds = [choose.one(GATES) for _ in sides]
@@ -157,11 +162,47 @@ def spec(choose: Chooser) -> str:
         other = choose.one(("t", "t-1"))
         draft.equations.append(f"p[t,j] = sum(i, {draft.declare('r', 't,i')} * S[{other},i,j])")
     chunk, subchunk = choose.one((("auto", "auto"), (16, "auto"), (32, "auto"), (32, 16), (16, 16)))
+    return f"{_text(choose, draft, 'S[i, j]')}chunk: {chunk}\nsubchunk: {subchunk}\n"
+
+
+def _text(choose: Chooser, draft: Draft, states: str) -> str:
     equations = "\n".join(f"  - {e}" for e in choose.order(draft.equations))
     inputs = "\n".join(f"  {line}" for line in draft.inputs)
-    return (
-        f"name: op\ninputs:\n{inputs}\nstate: S[i, j]\nequations:\n{equations}\nchunk: {chunk}\nsubchunk: {subchunk}\n"
-    )
+    return f"name: op\ninputs:\n{inputs}\nstate: {states}\nequations:\n{equations}\n"
+
+
+# What two reads, [t,j] the first and [t,j] or [t] the second, are combined to.
+COMBINATIONS = (
+    "tanh({x}) + {y} * {v}",
+    "{x} / (1 + ({y}) ** 2)",
+    "{x} / max(abs({y}), 1)",
+    "sigmoid({y}) * {x}",
+    "{x} / sqrt(1 + ({y}) ** 2) + {v}",
+    "min({x}, {y})",
+    "{x} * tanh({y} + sum(i, {q} * {k}))",
+)
+
+
+def spec_of_states(choose: Chooser) -> str:
+    """A spec of one or two states, with and without keys or values, and outputs that combine their reads."""
+    draft = Draft()
+    q, k = (draft.declare(stem, "t,i") for stem in "qk")
+    v = draft.declare("v", "t,j")
+    states = [("S", "i,j"), *choose.one(((), (("z", "i"),), (("y", "j"),), (("Z", "i,j"),)))]
+    reads = []
+    for name, axes in choose.order(states):
+        sides = [side for side in ("K", "V", "scalar") if AXIS.get(side, "") in ("", *axes.split(","))]
+        factors = [_gate(draft, choose.one(GATES), choose.one(sides)) for _ in range(choose.number(0, 2))]
+        decayed = " * ".join([*(f"({f})" for f in factors), f"{name}[t-1,{axes}]"])
+        write = {"i": k, "j": v, "i,j": f"{choose.one(FEATURE_MAPS).replace('{}', k)} * {v}"}[axes]
+        draft.equations.append(f"{name}[t,{axes}] = {decayed} + {write}")
+        state = f"{name}[{choose.one(('t', 't-1'))},{axes}]"
+        reads.append(f"sum(i, {q} * {state})" if "i" in axes else state)
+    reads.sort(key=lambda read: "z[" in read)  # what has no values comes second
+    second = reads[1] if len(states) > 1 else f"sum(i, {k} * S[t-1,i,j])"
+    body = choose.one(COMBINATIONS).format(x=reads[0], y=second, q=q, k=k, v=v)
+    draft.equations.append(f"o[t,j] = {body}")
+    return _text(choose, draft, "[" + ", ".join(f'"{name}[{axes}]"' for name, axes in states) + "]")
 
 
 def _output(choose: Chooser, draft: Draft, read: str, q: str, k: str, v: str) -> str:

@@ -94,9 +94,13 @@ def launches(
                 shape = [*lead, *(sizes[a] for a in d.axes if a != "t")]
                 arguments[d.name] = torch.zeros(shape, dtype=dtype, requires_grad=d.kind in ("input", "parameter"))
             scalars = {d.name: 1.0 for d in document.declarations if d.kind == "scalar" and d.default is None}
-            state = torch.zeros(1, 2, K, V, requires_grad=True)
+            starts = tuple(
+                torch.zeros(1, 2, *(sizes[a] for a in state.axes), requires_grad=True) for state in document.states
+            )
+            start = starts if len(starts) > 1 else starts[0]
             op = getattr(module, document.name)
-            outputs = op(**arguments, **scalars, initial_state=state, output_final_state=True, states=states)
+            *outputs, last = op(**arguments, **scalars, initial_state=start, output_final_state=True, states=states)
+            outputs += last if isinstance(last, tuple) else [last]
             torch.autograd.backward(outputs, [torch.zeros_like(o) for o in outputs])
     return list(found.values())
 

@@ -48,8 +48,14 @@ class Drawn:
 
 @st.composite
 def specs(draw: st.DrawFn) -> str:
-    """A spec of the class, as text. Its op is called `op`."""
+    """A spec of one state, as text. Its op is called `op`."""
     return samples.spec(Drawn(draw))
+
+
+@st.composite
+def any_specs(draw: st.DrawFn) -> str:
+    """A spec of one state or of several, as text. Its op is called `op`."""
+    return samples.any_spec(Drawn(draw))
 
 
 @st.composite

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from glagen.check.names import Scope
+from glagen.check.names import STATE_AXES, Scope
 from glagen.check.report import Report, shown
 from glagen.ir.document import AXES, Equation
-from glagen.ir.expr import Expr, Index, Number, Ref, Sum, children
-
-_STATE = ("t", "i", "j")
-
-
-def free_axes(expr: Expr) -> frozenset[str]:
-    """The axes an expression varies along: those of its references that no sum binds."""
-    match expr:
-        case Number():
-            return frozenset()
-        case Ref(indices=indices):
-            return frozenset(index.axis for index in indices)
-        case Sum(axis=axis, body=body):
-            return free_axes(body) - {axis}
-        case _:
-            return frozenset().union(*(free_axes(child) for child in children(expr)))
+from glagen.ir.expr import Expr, Index, Ref, Sum, children, free_axes
 
 
 def check_axes(scope: Scope, report: Report) -> None:
@@ -32,6 +17,17 @@ def check_axes(scope: Scope, report: Report) -> None:
     for equation in scope.equations.values():
         _target(equation, scope, report)
         _visit(equation.body, equation, frozenset(), scope, report, set())
+    if not report.diagnostics:
+        _extents(scope, report)
+
+
+def _extents(scope: Scope, report: Report) -> None:
+    """Widths are those of tensors: one must have axis i, and one axis j."""
+    span = next(iter(scope.states.values())).span
+    for axis, extent in (("i", "K"), ("j", "V")):
+        if not any(axis in d.axes for d in scope.declarations.values()):
+            helped = f"give an input axis {axis}, which says how wide it is"
+            report.fault(f"nothing in `inputs` has axis {axis}: {extent} is unknown", span, helped)
 
 
 def _target(equation: Equation, scope: Scope, report: Report) -> None:
@@ -43,8 +39,8 @@ def _target(equation: Equation, scope: Scope, report: Report) -> None:
         report.fault(f"`{shown(target)}` is of another step than t", target.span, helped, name)
     elif name in scope.states:
         wanted = scope.axes(name)
-        if axes != wanted and scope.states[name].axes == ("i", "j"):
-            helped = f"write `{name}[t,i,j] = ...`"
+        if axes != wanted and scope.states[name].axes in STATE_AXES:
+            helped = f"write `{shown(_named(name, wanted or ()))} = ...`"
             report.fault(f"state `{name}` is defined as `{shown(target)}`", target.span, helped, name)
     elif axes != tuple(axis for axis in AXES if axis in axes):
         ordered = ",".join(axis for axis in AXES if axis in axes)
@@ -94,7 +90,7 @@ def _subscripts(ref: Ref, equation: Equation, scope: Scope, report: Report) -> b
     target = equation.target.name
     declared = shown(_named(ref.name, axes))
     if here != axes:
-        if ref.name in scope.states and scope.states[ref.name].axes != ("i", "j"):
+        if ref.name in scope.states and scope.states[ref.name].axes not in STATE_AXES:
             return False
         written = f"write `{declared}`"
         if ref.name in scope.states:
@@ -103,7 +99,7 @@ def _subscripts(ref: Ref, equation: Equation, scope: Scope, report: Report) -> b
         return False
     shift = sum(index.shift for index in ref.indices)
     if ref.name in scope.states:
-        return _state_shift(ref, shift, target, report)
+        return _state_shift(ref, axes, shift, target, report)
     if shift:
         helped = "only the state goes from one step to the next; pass the shifted tensor as another input"
         report.fault(f"`{shown(ref)}` is of another step than t", ref.span, helped, target)
@@ -111,8 +107,8 @@ def _subscripts(ref: Ref, equation: Equation, scope: Scope, report: Report) -> b
     return True
 
 
-def _state_shift(ref: Ref, shift: int, target: str, report: Report) -> bool:
-    after, before = shown(_named(ref.name, _STATE)), shown(_named(ref.name, _STATE, -1))
+def _state_shift(ref: Ref, axes: tuple[str, ...], shift: int, target: str, report: Report) -> bool:
+    after, before = shown(_named(ref.name, axes)), shown(_named(ref.name, axes, -1))
     if shift > 0:
         helped = f"read `{after}`, after the write, or `{before}`, before it"
         report.fault(f"`{shown(ref)}` lies in the future", ref.span, helped, target)

@@ -54,6 +54,11 @@ def check_domains(scope: Scope, report: Report) -> dict[str, Interval]:
     return domains
 
 
+def check_values(expr: Expr, target: str, domains: Domains, report: Report) -> None:
+    """Reports where an expression leaves the domain of a function, all its names known; states are any numbers."""
+    _visit(expr, domains, lambda message, node, helped: report.fault(message, node.span, helped, target))
+
+
 _Fault = Callable[[str, Expr, str], None]
 
 

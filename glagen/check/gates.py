@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from glagen import algebra
-from glagen.check.axes import free_axes
 from glagen.check.constants import degree, terms_when_expanded
 from glagen.check.domains import Domains, interval_of
 from glagen.check.linearity import Fault, Term, add, product
 from glagen.check.report import shown
 from glagen.errors import Span
 from glagen.ir.document import AXES
-from glagen.ir.expr import Apply, Expr, Number, Ref, refs, walk
+from glagen.ir.expr import Apply, Expr, Number, Ref, free_axes, refs, walk
 from glagen.ir.interval import Interval
 from glagen.ir.recurrence import SIDE_AXES, Gate
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from glagen.check.axes import free_axes
 from glagen.check.report import shown
 from glagen.errors import InternalError, Span
-from glagen.ir.expr import Apply, Expr, Number, Ref, Sum, apply, number, walk
+from glagen.ir.expr import Apply, Expr, Number, Ref, Sum, apply, free_axes, number, walk
 
 MAX_TERMS = 256
 ONE = number(1)

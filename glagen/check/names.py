@@ -11,6 +11,7 @@ from glagen.ir.document import Declaration, Document, Equation, StateDeclaration
 from glagen.ir.expr import FUNCTIONS, Expr, Ref, refs, walk
 
 EXTENTS = ("K", "V", "H", "T")
+STATE_AXES = (("i", "j"), ("i",), ("j",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +79,21 @@ def _definitions(document: Document, report: Report) -> dict[str, Equation]:
 
 
 def _states(document: Document, report: Report) -> None:
-    """One state with axes i and j, an equation for it, and no input of its name."""
-    for state in document.states[1:]:
-        report.fault(f"a second state `{state.name}` is not supported yet", state.span, "write one spec for each state")
+    """States with axes i and j, or one of them; an equation for each, and no input of its name."""
     targets = {equation.target.name for equation in document.equations}
-    for state in document.states[:1]:
-        if state.axes != ("i", "j"):
-            helped = f"write `{state.name}[i, j]`: keys by values; time is implicit here"
-            report.fault(f"state `{state.name}` must have axes [i, j]", state.span, helped, state.name)
-        if any(d.name == state.name for d in document.declarations):
-            report.fault(f"`{state.name}` is an input too", state.span, "give the state another name", state.name)
-        elif state.name not in targets:
-            s = state.name
-            helped = f"add `{s}[t,i,j] = {s}[t-1,i,j] + k[t,i] * v[t,j]`, say"
+    for n, state in enumerate(document.states):
+        s = state.name
+        if state.axes not in STATE_AXES:
+            helped = f"write `{s}[i, j]`: keys by values; time is implicit here"
+            report.fault(f"state `{s}` must have axes [i, j], [i] or [j]", state.span, helped, s)
+        if any(d.name == s for d in document.declarations):
+            report.fault(f"`{s}` is an input too", state.span, "give the state another name", s)
+        elif any(other.name == s for other in document.states[:n]):
+            report.fault(f"there are two states `{s}`", state.span, "give one of them another name", s)
+        elif s not in targets:
+            at = ",".join(state.axes)
+            write = " * ".join({"i": "k[t,i]", "j": "v[t,j]"}.get(axis, axis) for axis in state.axes)
+            helped = f"add `{s}[t,{at}] = {s}[t-1,{at}] + {write}`, say"
             report.fault(f"state `{s}` has no equation", state.span, helped, s)
 
 
@@ -188,7 +191,8 @@ def _cycle(names: list[str], ref: Ref, scope: Scope, report: Report) -> None:
     through = f" through {', '.join(f'`{name}`' for name in names[1:])}" if names[1:] else ""
     helped = "intermediate names are substituted; only the state goes from one step to the next"
     if ref.name in scope.states:
-        helped = f"the new state may depend on the old one, `{ref.name}[t-1,i,j]`"
+        axes = ",".join(scope.states[ref.name].axes)
+        helped = f"the new state may depend on the old one, `{ref.name}[t-1,{axes}]`"
     report.fault(f"`{ref.name}` is defined by itself{through}", ref.span, helped)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from glagen import algebra
-from glagen.check.axes import free_axes
 from glagen.check.domains import Domains
 from glagen.check.gates import find_gates
 from glagen.check.linearity import Fault, Linear, Term, Use, add, product
 from glagen.check.report import Report, shown
-from glagen.errors import InternalError
+from glagen.errors import InternalError, Span
 from glagen.ir.document import Document, Equation
-from glagen.ir.expr import Expr, Sum, ref, walk
+from glagen.ir.expr import Expr, Sum, free_axes, ref, walk
 from glagen.ir.recurrence import Output, Read, State, Write
 
 _DELTA = (
@@ -28,7 +27,7 @@ def find_state(equation: Equation, body: Expr, domains: Domains, report: Report)
     """
     name = equation.target.name
     before = len(report.diagnostics)
-    fault = _fault(report, name)
+    fault = fault_of(report, name)
     terms = Linear(name, fault).terms(body)
     if len(report.diagnostics) > before:
         return None
@@ -36,11 +35,12 @@ def find_state(equation: Equation, body: Expr, domains: Domains, report: Report)
         if term.use is not None and term.use.query is not None:
             fault(f"the update of `{name}` reads `{name}`", term.span, _DELTA)
         else:
-            _pointwise(term, fault)
+            require_pointwise(term.factors, term.span, fault)
     kept = tuple(term for term in terms if term.use is not None and term.use.query is None)
     if not kept and len(report.diagnostics) == before:
-        helped = f"add `{name}[t-1,i,j]`, times a gate if there is one; without it nothing is carried over time"
-        fault(f"`{name}` forgets everything: `{name}[t-1,i,j]` is not in its equation", equation.target.span, helped)
+        previous = shown(ref(name, ("t-1", *(index.axis for index in equation.target.indices[1:]))))
+        helped = f"add `{previous}`, times a gate if there is one; without it nothing is carried over time"
+        fault(f"`{name}` forgets everything: `{previous}` is not in its equation", equation.target.span, helped)
     gates = find_gates(kept, domains, fault) if kept else ()
     writes = tuple(_write(term, fault) for term in terms if term.use is None)
     if not writes and len(report.diagnostics) == before:
@@ -49,14 +49,12 @@ def find_state(equation: Equation, body: Expr, domains: Domains, report: Report)
     return None if len(report.diagnostics) > before else State(name, gates, writes)
 
 
-def _pointwise(term: Term, fault: Fault) -> None:
+def require_pointwise(factors: tuple[Expr, ...], span: Span | None, fault: Fault) -> None:
     """Gates, writes and queries are functions of single elements: a sum in one is reported."""
-    for factor in (*term.factors, *((term.use.query,) if term.use and term.use.query else ())):
-        inner = next((node for node in walk(factor) if isinstance(node, Sum)), None)
-        if inner is not None:
-            message = f"`{shown(inner)}` inside a gate, a write or a query"
-            fault(message, inner.span or term.span, "these are pointwise: pass this sum as an input")
-            return
+    inner = next((node for factor in factors for node in walk(factor) if isinstance(node, Sum)), None)
+    if inner is not None:
+        message = f"`{shown(inner)}` inside a gate, a write or a query"
+        fault(message, inner.span or span, "these are pointwise: pass this sum as an input")
 
 
 def _write(term: Term, fault: Fault) -> Write:
@@ -116,11 +114,11 @@ def find_outputs(
     reads = Reads((*taken, document.name, *(s.name for s in document.states)))
     pending: list[tuple[str, list[tuple[Term, int | None]]]] = []
     for equation, body in equations:
-        fault = _fault(report, equation.target.name)
+        fault = fault_of(report, equation.target.name)
         terms = Linear(state, fault).terms(body)
         for term in terms:
             if term.use is not None and term.use.query is not None:
-                _pointwise(Term((), term.use, term.span), fault)
+                require_pointwise((term.use.query,), term.span, fault)
         pending.append((equation.target.name, [(t, reads.number(t.use) if t.use else None) for t in terms]))
     names = reads.names()
     outputs = []
@@ -130,5 +128,6 @@ def find_outputs(
     return tuple(outputs), reads.reads()
 
 
-def _fault(report: Report, target: str) -> Fault:
+def fault_of(report: Report, target: str) -> Fault:
+    """Reports faults of one equation."""
     return lambda message, span, helped: report.fault(message, span, helped, target)

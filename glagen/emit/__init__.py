@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glagen.emit.composite import emit_composite
 from glagen.emit.module import checksum, emit, is_ours
 
-__all__ = ["checksum", "emit", "is_ours"]
+__all__ = ["checksum", "emit", "emit_composite", "is_ours"]

@@ -19,17 +19,17 @@ Declarations = list[Declaration]
 LAYOUT = "B, T, H, M, K, V"  # what `_sizes` gives
 
 
-def differentiable(program: ChunkProgram) -> Declarations:
-    return [d for d in program.recurrence.declarations if d.kind in ("input", "parameter")]
+def differentiable(rec: Recurrence) -> Declarations:
+    return [d for d in rec.declarations if d.kind in ("input", "parameter")]
 
 
-def fixed(program: ChunkProgram) -> Declarations:
-    return [d for d in program.recurrence.declarations if d.kind in ("constant", "scalar")]
+def fixed(rec: Recurrence) -> Declarations:
+    return [d for d in rec.declarations if d.kind in ("constant", "scalar")]
 
 
-def lead(program: ChunkProgram) -> Declaration:
+def lead(rec: Recurrence) -> Declaration:
     """The input that B, T, H, the type and the device are read from."""
-    return next(d for d in program.recurrence.declarations if d.kind == "input")
+    return next(d for d in rec.declarations if d.kind == "input")
 
 
 def sized(rec: Recurrence, step: bool = False) -> list[str]:
@@ -40,9 +40,9 @@ def sized(rec: Recurrence, step: bool = False) -> list[str]:
     return [f"{identifier(n)}[:, None]" if step and n in names else identifier(n) for n in given]
 
 
-def sizes_call(program: ChunkProgram) -> str:
+def sizes_call(rec: Recurrence) -> str:
     """The call that gives B, T, heads of the state, heads of the outputs, K, V."""
-    return f"_sizes({', '.join(sized(program.recurrence))})"
+    return f"_sizes({', '.join(sized(rec))})"
 
 
 def extents(rec: Recurrence) -> tuple[str, str]:
@@ -76,9 +76,13 @@ def head_axis(d: Declaration) -> int | None:
     return {"input": 2, "scalar": None}.get(d.kind, 0)
 
 
+def ordered(rec: Recurrence) -> Declarations:
+    """The arguments of the module's own functions: scalars and constants, then differentiable tensors."""
+    return [*fixed(rec), *differentiable(rec)]
+
+
 def arguments(program: ChunkProgram) -> list[str]:
-    """All arguments of the module's own functions: scalars and constants, then differentiable tensors."""
-    return [identifier(d.name) for d in [*fixed(program), *differentiable(program)]]
+    return [identifier(d.name) for d in ordered(program.recurrence)]
 
 
 def layout(d: Declaration) -> str:
@@ -88,26 +92,20 @@ def layout(d: Declaration) -> str:
 def interface(program: ChunkProgram) -> dict[str, Any]:
     """Everything the templates from twin.py.j2 on ask for."""
     rec = program.recurrence
-    return _names(program) | _checks(rec) | _schemas(program) | _texts(program)
+    return _names(program) | checks(rec) | _schemas(program) | texts(rec) | state_texts("[N, H, K, V]")
 
 
 def _names(program: ChunkProgram) -> dict[str, Any]:
     """Lists of names, as the generated functions pass them around."""
     rec = program.recurrence
-    grads, fixed_ = differentiable(program), fixed(program)
-    key, value = map(identifier, extents(rec))
+    grads, fixed_ = differentiable(rec), fixed(rec)
     scalars = [identifier(d.name) for d in fixed_ if d.kind == "scalar"]
     return {
-        "first": identifier(lead(program).name),
-        "first_name": lead(program).name,
-        "sizes": sizes_call(program),
-        "sized": ", ".join(sized(rec)),
-        "key": key,
-        "value": value,
+        "sizes": sizes_call(rec),
         "arguments": ", ".join(arguments(program)),
-        "head_axes": ", ".join(str(head_axis(d)) for d in [*fixed_, *grads]),
+        "head_axes": ", ".join(str(head_axis(d)) for d in ordered(rec)),
         "differentiable_at": len(fixed_),
-        "tensor_arguments": ", ".join(identifier(d.name) for d in [*fixed_, *grads] if d.kind != "scalar"),
+        "tensor_arguments": ", ".join(identifier(d.name) for d in ordered(rec) if d.kind != "scalar"),
         "number_arguments": ", ".join(scalars) + ("," if len(scalars) == 1 else ""),
         "differentiable": ", ".join(identifier(d.name) for d in grads),
         "first_needed": len(fixed_),
@@ -122,19 +120,24 @@ def _names(program: ChunkProgram) -> dict[str, Any]:
             for o, c in zip(program.outputs, program.cotangents, strict=True)
         ],
         "apply_arguments": [
-            identifier(d.name) if d.kind == "scalar" else f"{identifier(d.name)}.contiguous()"
-            for d in [*fixed_, *grads]
+            identifier(d.name) if d.kind == "scalar" else f"{identifier(d.name)}.contiguous()" for d in ordered(rec)
         ],
     }
 
 
-def _checks(rec: Recurrence) -> dict[str, Any]:
-    """What arguments are compared to."""
+def checks(rec: Recurrence) -> dict[str, Any]:
+    """What arguments are compared to: everything that templates/checks.py.j2 asks for."""
+    key, value = map(identifier, extents(rec))
     tensors = [d for d in rec.declarations if d.kind != "scalar"]
     inputs = [d for d in tensors if d.kind == "input"]
     written = [d for d in inputs if d.name in writers(rec)]
     read = [heads_of(d) for d in inputs if d not in written]
     return {
+        "first": identifier(lead(rec).name),
+        "first_name": lead(rec).name,
+        "sized": ", ".join(sized(rec)),
+        "key": key,
+        "value": value,
         "scalars": [d.name for d in rec.declarations if d.kind == "scalar"],
         "tensors": [{"name": d.name, "layout": layout(d)} for d in sorted(tensors, key=lambda d: d is not inputs[0])],
         "optional": tuple(d.name for d in tensors if d.default is not None),
@@ -158,7 +161,7 @@ def _bounds(domain: Interval) -> str:
 def _schemas(program: ChunkProgram) -> dict[str, Any]:
     """What torch.library is told of the op and of its backward."""
     declared = [f"{'float' if d.kind == 'scalar' else 'Tensor'} {identifier(d.name)}"
-                for d in [*fixed(program), *differentiable(program)]]  # fmt: skip
+                for d in ordered(program.recurrence)]  # fmt: skip
     given = [*declared, *(f"Tensor? {s.name}_initial" for s in program.states), "Tensor? cu_seqlens"]
     cotangents = [f"Tensor {identifier(c)}" for c in program.cotangents]
     cotangents += [f"Tensor? {s.adjoint_end}_final" for s in program.states]
@@ -171,14 +174,25 @@ def _schemas(program: ChunkProgram) -> dict[str, Any]:
     }
 
 
-def _texts(program: ChunkProgram) -> dict[str, Any]:
+def state_texts(*layouts: str) -> dict[str, Any]:
+    """How docstrings speak of the state, or of several, given the layouts that they have in a call."""
+    steps = [x.replace("[N", "[B") for x in layouts]
+    several = len(layouts) > 1
+    return {
+        "initial_state_doc": f"a tuple ({', '.join(layouts)})" if several else layouts[0],
+        "final_state_doc": f"final states ({', '.join(layouts)})" if several else f"final state {layouts[0]}",
+        "step_state_doc": f"({', '.join(steps)})" if several else steps[0],
+        "step_kernels_doc": "a kernel for each state" if several else "one kernel",
+    }
+
+
+def texts(rec: Recurrence) -> dict[str, Any]:
     """Signatures, docstrings, defaults."""
-    rec = program.recurrence
     required = [d for d in rec.declarations if d.default is None]
     optional = [d for d in rec.declarations if d.default is not None]
     options = [f"{d.name}=None" for d in optional]
     public = [*(d.name for d in required), *options, "initial_state=None", "output_final_state=False"]
-    outs = [f"{o.name} [B, T, H, {EXTENT[o.indices[-1]]}]" for o in program.outputs]
+    outs = [f"{o.name} [B, T, H, {EXTENT[o.axes[-1]]}]" for o in rec.outputs]
     inputs = [d.name for d in rec.declarations if d.kind == "input"]
     readers = [n for n in inputs if n not in writers(rec)]
     has_scalars = any(d.kind == "scalar" for d in rec.declarations)
@@ -187,7 +201,7 @@ def _texts(program: ChunkProgram) -> dict[str, Any]:
         "step_signature": ", ".join([*(d.name for d in required), "state=None", *options, "inplace=False"]),
         "step_defaults": default_lines(rec),
         "argument_docs": [_argument_doc(d) for d in rec.declarations],
-        "return_doc": "(" + ", ".join([*outs, "final state [N, H, K, V]"]) + ")",
+        "returned": ", ".join(outs),
         "step_return_doc": ", ".join(f"{o.name} [B, H, {EXTENT[o.axes[-1]]}]" for o in rec.outputs),
         "writer_names": ", ".join(n for n in inputs if n in writers(rec)),
         "reader_doc": f"If {' or '.join(readers)} has more, groups of them read one state; so many do outputs have."
@@ -196,7 +210,7 @@ def _texts(program: ChunkProgram) -> dict[str, Any]:
         "given": "{" + ", ".join(f'"{d.name}": {d.name}' for d in rec.declarations) + "}",
         "unpacked": ", ".join(identifier(d.name) for d in rec.declarations)
         + ("," if len(rec.declarations) == 1 else ""),
-        "defaults": [f"{LAYOUT} = {sizes_call(program)}", *default_lines(rec)] if optional or has_scalars else [],
+        "defaults": [f"{LAYOUT} = {sizes_call(rec)}", *default_lines(rec)] if optional or has_scalars else [],
     }
 
 
@@ -213,7 +227,7 @@ def _argument_doc(d: Declaration) -> str:
 
 def default_lines(rec: Recurrence) -> list[str]:
     """Lines that fill in what a call left out, from H, K and V, and that check scalars."""
-    x = identifier(next(d for d in rec.declarations if d.kind == "input").name)
+    x = identifier(lead(rec).name)
     lines = []
     for d in rec.declarations:
         name = identifier(d.name)

@@ -57,14 +57,14 @@ def _group(program: ChunkProgram, name: str, heads: str) -> str:
 def _common_group(program: ChunkProgram, kernel: Kernel) -> str:
     """The heads that a program takes in turn: whole groups of every tensor whose gradient the kernel sums."""
     names = {store.target[1:] for store in kernel.stores if "t" in store.axes}
-    counts = [f"M // {heads_of(d)}" for d in differentiable(program) if d.name in names]
+    counts = [f"M // {heads_of(d)}" for d in differentiable(program.recurrence) if d.name in names]
     return f"math.lcm({', '.join(counts)})" if counts else "1"
 
 
 def _head(program: ChunkProgram) -> list[str]:
-    x = identifier(lead(program).name)
+    x = identifier(lead(program.recurrence).name)
     return [
-        f"    {LAYOUT} = {sizes_call(program)}",
+        f"    {LAYOUT} = {sizes_call(program.recurrence)}",
         "    N, slots, first_slot, place = packing",
         f"    dtype, device = {x}.dtype, {x}.device",
     ]
@@ -79,7 +79,7 @@ def _new(name: str, *extents: str) -> str:
 
 
 def _states(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    names = ", ".join(s.name for s in program.states)
+    names = ", ".join(identifier(s.name) for s in program.states)
     initials = [f"{s.name}_initial" for s in program.states]
     finals = [f"{s.name}_final" for s in program.states]
     signature = [*arguments(program), *initials, PACKED, "packing", *(f"{f}=None" for f in finals)]
@@ -87,26 +87,27 @@ def _states(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
         f"def _states_triton({', '.join(signature)}):",
         '    """The states that enter each chunk; the final ones go where they are wanted."""',
         *_head(program),
-        *_indented([_new(s.name, "slots", "H", "K", "V") for s in program.states]),
+        *_indented([_new(identifier(s.name), "slots", "H", "K", "V") for s in program.states]),
         *_indented(_launch(program, kernels["states"])),
         f"    return ({names},)",
     ]
 
 
 def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    names = ", ".join(s.name for s in program.states)
+    names = ", ".join(identifier(s.name) for s in program.states)
     initials = [f"{s.name}_initial" for s in program.states]
     finals = [f"{s.name}_final" for s in program.states]
     outs = [identifier(o.name) for o in program.outputs]
     results = ", ".join([*outs, *finals])
+    wide = "torch.float32" if program.recurrence.part_of else "dtype"
     return [
         f"def _forward_triton({', '.join([*arguments(program), *initials, PACKED, 'fused'])}):",
         '    """Outputs, final states, and the states that enter each chunk (empty where they stay on chip)."""',
-        f"    packing = _packing({PACKED}, *{identifier(lead(program).name)}.shape[:2])",
+        f"    packing = _packing({PACKED}, *{identifier(lead(program.recurrence).name)}.shape[:2])",
         *_head(program),
         *_indented(
             [
-                f"{identifier(o.name)} = _new({PACKED}, (B, T, M, {EXTENT[o.indices[-1]]}), dtype, device)"
+                f"{identifier(o.name)} = _new({PACKED}, (B, T, M, {EXTENT[o.indices[-1]]}), {wide}, device)"
                 for o in program.outputs
             ]
         ),
@@ -135,7 +136,7 @@ def _sums(program: ChunkProgram, kernels: dict[str, KernelText], prefix: str) ->
 
 
 def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    names = [s.name for s in program.states]
+    names = [identifier(s.name) for s in program.states]
     initials = [f"{s.name}_initial" for s in program.states]
     finals = [f"{s.adjoint_end}_final" for s in program.states]
     cotangents = [identifier(c) for c in program.cotangents]
@@ -146,7 +147,7 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
         '    """Gradients of the tensors in order, then of the initial states: those that `needs` asks for, else None.',
         "",
         '    Chunk states that are empty are made again."""',
-        f"    packing = _packing({PACKED}, *{identifier(lead(program).name)}.shape[:2])",
+        f"    packing = _packing({PACKED}, *{identifier(lead(program.recurrence).name)}.shape[:2])",
         *_head(program),
         f"    if not {names[0]}.numel():",
         f"        ({', '.join(names)},) = _states_triton({again})",
@@ -154,7 +155,7 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
     lines += _indented(_sums(program, kernels, "backward_sums"))
     count = len(program.gradients)
     for n, s in enumerate(program.states, count):
-        lines.append("    " + _new(s.adjoint_end, "slots", "M", "K", "V"))
+        lines.append("    " + _new(identifier(s.adjoint_end), "slots", "M", "K", "V"))
         lines.append("    " + _new(f"{s.adjoint}_initial", "N", "M", "K", "V") + f" if needs[{n}] else None")
     lines += _indented(_launch(program, kernels["adjoint_states"]))
     order = {f"d{g.name}": n for n, g in enumerate(program.gradients)}
@@ -201,7 +202,7 @@ def _buffer(
     declaration = next(d for d in program.recurrence.declarations if d.name == target[1:])
     heads, source = heads_of(declaration), identifier(declaration.name)
     if tensor.kind == "rows":
-        dtype = "torch.float32" if shared else f"{source}.dtype"
+        dtype = "torch.float32" if shared or program.recurrence.part_of else f"{source}.dtype"
         return name, f"_new({PACKED}, {source}.shape, {dtype}, device)", name
     split = [a for a in kernel.owned if a not in tensor.axes]
     config = f'_config("{kernel.name}", K, V, dtype)'

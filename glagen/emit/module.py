@@ -20,7 +20,8 @@ from glagen.emit.words import identifier
 from glagen.files import packaged
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
-from glagen.ir.schedule import Schedule
+from glagen.ir.recurrence import Composite, Recurrence
+from glagen.ir.schedule import Growth, Schedule
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
 TWIN_HELPERS = {
@@ -57,10 +58,38 @@ def _minimum(x, y):
 
 def emit(schedule: Schedule, digest: str) -> str:
     """The module's text. Ensures: the same text for the same schedule and digest, on any platform and hash seed."""
-    environment, context = _environment(), _context(schedule, digest)
-    body = "\n" + environment.get_template("module.py.j2").render(context)
+    rec = schedule.program.recurrence
+    entries = [certificate_line(growth) for growth in schedule.certificate]
+    return with_header(module_text(schedule), rec, digest, entries)
+
+
+def module_text(schedule: Schedule) -> str:
+    """All but the header."""
+    return render("module.py.j2", _context(schedule))
+
+
+def with_header(body: str, spec: Recurrence | Composite, digest: str, certificate: list[str]) -> str:
+    """A whole module: where it comes from, its equations and certificate, and `body`."""
+    body = "\n" + body
     body = body.replace(OWN_CHECKSUM, checksum(body)[:8])
-    return environment.get_template("header.py.j2").render(context, checksum=checksum(body)) + body
+    context = {
+        "doc": spec.doc or spec.name,
+        "version": glagen.__version__,
+        "digest": digest,
+        "equations": spec.equations,
+        "certificate": certificate,
+        "checksum": checksum(body),
+    }
+    return render("header.py.j2", context) + body
+
+
+def certificate_line(growth: Growth) -> str:
+    return f"{growth.where}: {growth.worst:g} over {growth.interval}; {growth.reason}"
+
+
+def render(template: str, context: dict[str, Any]) -> str:
+    """The text of a template."""
+    return _environment().get_template(template).render(context)
 
 
 def checksum(text: str) -> str:
@@ -85,7 +114,7 @@ def _environment() -> jinja2.Environment:
     )
 
 
-def _context(schedule: Schedule, digest: str) -> dict[str, Any]:
+def _context(schedule: Schedule) -> dict[str, Any]:
     program = schedule.program
     rec = program.recurrence
     kernels = [_kernel(schedule, k) for k in schedule.kernels]
@@ -93,11 +122,10 @@ def _context(schedule: Schedule, digest: str) -> dict[str, Any]:
     twin = _twin(schedule)
     context: dict[str, Any] = {
         "name": rec.name,
+        "op": rec.part_of or rec.name,  # what messages call it
+        "part": bool(rec.part_of),
+        "kept_count": 1,
         "doc": rec.doc or rec.name,
-        "version": glagen.__version__,
-        "digest": digest,
-        "equations": rec.equations,
-        "certificate": [f"{g.where}: {g.worst:g} over {g.interval}; {g.reason}" for g in schedule.certificate],
         "chunk": schedule.chunk,
         "helpers": _helpers(text),
         "kernels": kernels,
@@ -113,6 +141,12 @@ def _helpers(text: str) -> list[str]:
     used = {name for name in TRITON_HELPERS if re.search(rf"\b{name}\(", text)}
     used |= {need for name in list(used) for need in HELPER_NEEDS.get(name, ())}
     return [TRITON_HELPERS[name].strip() for name in TRITON_HELPERS if name in used]
+
+
+def twin_helpers(lines: list[str]) -> list[str]:
+    """The functions of the PyTorch form that some lines need."""
+    text = "\n".join(lines)
+    return [source.strip() for name, source in TWIN_HELPERS.items() if re.search(rf"\b{name}\(", text)]
 
 
 def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
@@ -168,7 +202,7 @@ def _twin(schedule: Schedule) -> dict[str, Any]:
     result: dict[str, Any] = {}
     everything = []
     for role, lines in (("twin_forward", schedule.twin_forward), ("twin_backward", schedule.twin_backward)):
-        first = identifier(lead(program).name)
+        first = identifier(lead(program.recurrence).name)
         printer = TwinPrinter(schedule.chunk, per_head, numbers, first, wanted[role])
         body = printer.print(lines)
         head = ["row = torch.arange(CHUNK, device=device)"]
@@ -177,11 +211,9 @@ def _twin(schedule: Schedule) -> dict[str, Any]:
             head.append(f"{BOUND['t']} = (torch.arange(chunks * CHUNK, device=device) < T).view(chunks, CHUNK)")
         result[role] = [*head, *body]
         everything += body
-    text = "\n".join(everything)
-    result["twin_helpers"] = [
-        source.strip() for name, source in TWIN_HELPERS.items() if re.search(rf"\b{name}\(", text)
-    ]
-    outs = [f"_unchunked({identifier(o.name)}, T).to(dtype)" for o in program.outputs]
+    result["twin_helpers"] = twin_helpers(everything)
+    cast = "" if program.recurrence.part_of else ".to(dtype)"
+    outs = [f"_unchunked({identifier(o.name)}, T){cast}" for o in program.outputs]
     result["twin_outputs"] = ", ".join(outs)
     result["twin_gradients"] = ", ".join(_twin_gradient(program, g.name) for g in program.gradients)
     return result

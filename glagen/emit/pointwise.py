@@ -181,7 +181,7 @@ TORCH = Dialect(
         "min": "_minimum({x}, {y})",
         "max": "-_minimum(-({x}), -({y}))",
         "pow": "({x}) ** ({y})",
-        "step": "torch.heaviside({x}, torch.full_like({x}, 0.5))",
+        "step": "(0.5 * torch.sign({x}) + 0.5)",
         "positive": "({x} > 0).to(({x}).dtype)",
         "sign": "torch.sign({x})",
         "clamp": "_clamp({x})",

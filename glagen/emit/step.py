@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from glagen.emit.interface import head_axis, sized
+from glagen.emit.interface import head_axis, lead, sized
 from glagen.emit.memory import BOUND, EXTENT, READS
 from glagen.emit.pointwise import TORCH, TRITON, Writer, spread_triton, tidy
 from glagen.emit.words import identifier
 from glagen.ir.document import Declaration
-from glagen.ir.expr import Expr, Ref, Sum, ref, refs, rewrite, walk
+from glagen.ir.expr import Expr, Ref, Sum, free_axes, ref, refs, rewrite, walk
 from glagen.ir.recurrence import SIDE_AXES, Read, Recurrence
 
 AT = {"i": "[..., :, None]", "j": "[..., None, :]"}
@@ -21,16 +21,12 @@ def step(rec: Recurrence) -> dict[str, Any]:
     outputs = [identifier(o.name) for o in rec.outputs]
     return {
         "step_lines": _torch_lines(rec),
-        "step_results": ", ".join(f"{o}.to(dtype)" for o in outputs),
+        "step_results": ", ".join(o if rec.part_of else f"{o}.to(dtype)" for o in outputs),
         "step_outputs": [{"name": o, "extent": EXTENT[x.axes[-1]]} for o, x in zip(outputs, rec.outputs, strict=True)],
         "step_sizes": f"_sizes({', '.join(sized(rec, step=True))})",
         "step_kernel": _StepKernel(rec).print(),
         "step_state": identifier(rec.states[0].name),
     }
-
-
-def _lead(rec: Recurrence) -> str:
-    return identifier(next(d for d in rec.declarations if d.kind == "input").name)
 
 
 # -- PyTorch -----------------------------------------------------------------------------------------------------------
@@ -39,38 +35,47 @@ def _lead(rec: Recurrence) -> str:
 def _torch_lines(rec: Recurrence) -> list[str]:
     """Tensors are [B, H, axes], the state [B, H, K, V]."""
     (state,) = rec.states
-    name = identifier(state.name)
+    name, first = identifier(state.name), identifier(lead(rec).name)
     tensors = [(identifier(d.name), int(d.kind == "input")) for d in rec.declarations if d.kind != "scalar"]
     lines = [
-        f"dtype, wide = {_lead(rec)}.dtype, torch.promote_types({_lead(rec)}.dtype, torch.float32)",
+        *([] if rec.part_of else [f"dtype = {first}.dtype"]),
+        f"wide = torch.promote_types({first}.dtype, torch.float32)",
         *(f"{n} = _spread({n}.to(wide), {axis}, M)" for n, axis in tensors),
-        f"{name} = {_lead(rec)}.new_zeros(B, M, K, V) if state is None else _spread(state.to(wide), 1, M)",
+        f"{name} = {first}.new_zeros(B, M, K, V) if state is None else _spread(state.to(wide), 1, M)",
     ]
     lines += _torch_reads(rec, before=True)
     update = name
     for gate in state.gates:
         axes = SIDE_AXES[gate.side]
-        decay = f"torch.exp({_torch(rec, gate.log, axes)})"
+        decay = f"torch.exp({torch_value(rec, gate.log, axes)})"
         update += f" * {decay}" + (AT[axes[0]] if axes else "[..., None, None]")
     for write in state.writes:
-        a, b = _torch(rec, write.key, ("i",), 2), _torch(rec, write.value, ("j",), 2)
-        update += tidy(f" + ({a}){AT['i']} * ({b}){AT['j']}")
+        update += tidy(f" + {_torch_tile(rec, write.key, 'i')} * {_torch_tile(rec, write.value, 'j')}")
     lines.append(f"{name} = {update}")
     lines += _torch_reads(rec, before=False)
     for output in rec.outputs:
-        lines.append(f"{identifier(output.name)} = {_torch(rec, output.value, ('j',))}")
+        lines.append(f"{identifier(output.name)} = {torch_value(rec, output.value, ('j',))}")
     return lines
 
 
 def _torch_reads(rec: Recurrence, before: bool) -> list[str]:
     return [
-        tidy(f"{identifier(r.name)} = (({_torch(rec, r.query, ('i',))}){AT['i']} * {identifier(r.state)}).sum(-2)")
+        tidy(f"{identifier(r.name)} = ({_torch_tile(rec, r.query, 'i')} * {identifier(r.state)}).sum(-2)")
         for r in rec.reads
         if r.before == before
     ]
 
 
-def _torch(rec: Recurrence, expr: Expr, axes: tuple[str, ...], around: int = 0) -> str:
+def _torch_tile(rec: Recurrence, expr: Expr, axis: str) -> str:
+    """A row or a column of the state, or one number for all of it."""
+    if axis in free_axes(expr):
+        return f"({torch_value(rec, expr, (axis,), 2)}){AT[axis]}"
+    tensors = {d.name for d in rec.declarations if d.kind != "scalar"}
+    spread = "[..., None, None]" if any(r.name in tensors for r in refs(expr)) else ""
+    return f"({torch_value(rec, expr, (), 2)}){spread}"
+
+
+def torch_value(rec: Recurrence, expr: Expr, axes: tuple[str, ...], around: int = 0) -> str:
     """An expression of one step: t is dropped from every subscript, local sums become sums of products."""
 
     def local(node: Expr) -> Expr | None:
@@ -78,7 +83,7 @@ def _torch(rec: Recurrence, expr: Expr, axes: tuple[str, ...], around: int = 0) 
             case Ref():
                 return _untimed(node)
             case Sum(axis=axis, body=body):
-                return ref(f"({_torch(rec, body, (axis,))}).sum(-1)")
+                return ref(f"({torch_value(rec, body, (axis,))}).sum(-1)")
             case _:
                 return None
 
@@ -155,8 +160,7 @@ class _StepKernel:
             decay = f"tl.exp({self._write(gate.log, axes)})"
             update += f" * {spread_triton(decay, axes, ('i', 'j'))}"
         for write in state.writes:
-            a, b = self._write(write.key, ("i",), 2), self._write(write.value, ("j",), 2)
-            update += tidy(f" + ({a})[:, None] * ({b})[None, :]")
+            update += tidy(f" + {self._tile(write.key, 'i')} * {self._tile(write.value, 'j')}")
         self._line(3, f"{name} = {update}")
         self._line(3, f"if member == {READS} - 1:  # the others have read it")
         self._line(4, f"tl.store({name}_next_ptr + at_{name}, {name}, mask=in_ij)")
@@ -167,8 +171,14 @@ class _StepKernel:
 
     def _reads(self, reads: list[Read]) -> None:
         for r in reads:
-            product = f"({self._write(r.query, ('i',))})[:, None] * {identifier(r.state)}"
+            product = f"{self._tile(r.query, 'i')} * {identifier(r.state)}"
             self._line(3, f"{identifier(r.name)} += tl.sum(tl.where(in_ij, {product}, 0.0), axis=0)")
+
+    def _tile(self, expr: Expr, axis: str) -> str:
+        """A row or a column of the state, or one number for all of it."""
+        if axis in free_axes(expr):
+            return f"({self._write(expr, (axis,), 2)}){'[:, None]' if axis == 'i' else '[None, :]'}"
+        return f"({self._write(expr, (), 2)})"
 
     def _guarded(self, body: Expr, axis: str) -> str:
         return f"tl.sum(tl.where({BOUND[axis]}, {self._write(body, (axis,))}, 0.0), axis=0)"

@@ -120,6 +120,19 @@ def refs(expr: Expr) -> tuple[Ref, ...]:
     return tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, Ref)))
 
 
+def free_axes(expr: Expr) -> frozenset[str]:
+    """The axes an expression varies along: those of its references that no sum binds."""
+    match expr:
+        case Number():
+            return frozenset()
+        case Ref(indices=indices):
+            return frozenset(index.axis for index in indices)
+        case Sum(axis=axis, body=body):
+            return free_axes(body) - {axis}
+        case _:
+            return frozenset().union(*(free_axes(child) for child in children(expr)))
+
+
 def rewrite(expr: Expr, leaf: Callable[[Expr], Expr | None]) -> Expr:
     """A copy of `expr` in which `leaf(node)`, where it is not None, stands for node (parents are asked first)."""
     replaced = leaf(expr)

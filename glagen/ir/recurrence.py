@@ -3,13 +3,15 @@
 S_t[i,j] = exp(gK_t[i] + gV_t[j] + gs_t) S_{t-1}[i,j] + sum_p a^p_t[i] b^p_t[j]
 r_t[j]   = sum_i c_t[i] S_t[i,j]        (or S_{t-1}: before the write)
 o_t      = pointwise function of reads and inputs at step t
+
+A spec of several states is several recurrences, and outputs that are pointwise in what is read of them: a Composite.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glagen.ir.document import Declaration
+from glagen.ir.document import Declaration, StateDeclaration
 from glagen.ir.expr import Expr
 from glagen.ir.interval import Interval
 
@@ -60,7 +62,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output of the op: an expression of reads (linear in them) and inputs, with axes (t, j).
+    """An output of the op: an expression of reads and inputs, with axes (t, j); in a Recurrence linear in the reads.
 
     Sums over i or j that remain in `value` are local: their bodies refer to inputs at step t only.
     """
@@ -83,3 +85,23 @@ class Recurrence:
     outputs: tuple[Output, ...]
     chunk: int | None
     subchunk: int | None
+    part_of: str = ""  # the op, where this is one state of several: outputs are then float32, for more to be done
+
+
+@dataclass(frozen=True, slots=True)
+class Composite:
+    """Recurrences of one state each, and outputs that are pointwise in what is read of them.
+
+    A part has keys and values, as any recurrence: where its state lacks one of them, it is as wide as 1 there, and
+    `one`, an input of ones, stands for what is written to it or reads it. A part's outputs are its reads, by the names
+    that `outputs` have for them, [t, j], or [t] for a state without values.
+    """
+
+    name: str
+    doc: str
+    equations: tuple[str, ...]
+    declarations: tuple[Declaration, ...]
+    states: tuple[StateDeclaration, ...]
+    parts: tuple[Recurrence, ...]  # in order of the states
+    outputs: tuple[Output, ...]
+    one: str  # the name of the input of ones; not among `declarations`

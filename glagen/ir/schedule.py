@@ -1,4 +1,4 @@
-"""A schedule: everything the printers need. And the options of a compilation."""
+"""A schedule, or those of several parts: everything the printers need. And the options of a compilation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel, Line, Scan
+from glagen.ir.recurrence import Composite
 
 COVERS = ("auto", "anchored", "subchunk", "bisect")
 
@@ -42,3 +43,16 @@ class Schedule:
     twin_backward: tuple[Line | Scan, ...]
     certificate: tuple[Growth, ...]
     widest_fused: int  # the widest key axis that a program keeps on chip whole
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """The schedules of a composite's parts, in order."""
+
+    composite: Composite
+    parts: tuple[Schedule, ...]
+
+
+def schedules(planned: Schedule | Ensemble) -> tuple[Schedule, ...]:
+    """That of a recurrence, or those of a composite's parts."""
+    return planned.parts if isinstance(planned, Ensemble) else (planned,)

@@ -10,7 +10,7 @@ import pytest
 from glagen.check import check
 from glagen.errors import Source, SpecError
 from glagen.ir.expr import show
-from glagen.ir.recurrence import Recurrence
+from glagen.ir.recurrence import Composite, Recurrence
 from glagen.parse import parse, read
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -44,7 +44,9 @@ def found(*equations: str) -> Recurrence:
     used = [line for line in INPUTS.splitlines() if f"{line.split(':')[0].strip()}" in _words(text)]
     lines = "".join(f"  - '{equation}'\n" for equation in equations)
     spec = "name: m\ninputs:\n" + "\n".join(used) + f"\nstate: S[i, j]\nequations:\n{lines}"
-    return check(parse(Source("m.yaml", spec)))
+    meaning = check(parse(Source("m.yaml", spec)))
+    assert isinstance(meaning, Recurrence)
+    return meaning
 
 
 def _words(text: str) -> set[str]:
@@ -159,7 +161,7 @@ def test_key_of_hgrn2() -> None:
         ("k[t,i] * v[t,j] / w[t]", [("k[t,i] / w[t]", "v[t,j]")]),
         ("k[t,i] / z[t,j]", [("k[t,i]", "1 / z[t,j]")]),
         ("v[t,j]", [("1", "v[t,j]")]),
-        ("w[t]", [("w[t]", "1")]),
+        ("w[t] + 0 * v[t,j]", [("w[t]", "1"), ("0", "v[t,j]")]),
         ("-k[t,i] * v[t,j]", [("-k[t,i]", "v[t,j]")]),
         ("(k[t,i] + x[t,i]) * v[t,j]", [("k[t,i] + x[t,i]", "v[t,j]")]),
         ("(k[t,i] + v[t,j]) * z[t,j]", [("k[t,i]", "z[t,j]"), ("1", "v[t,j] * z[t,j]")]),
@@ -272,3 +274,62 @@ def test_faults_of_independent_equations_come_together() -> None:
         "r",
         "y",
     ]
+
+
+# -- several states ----------------------------------------------------------------------------------------------------
+
+
+def parts(states: str, *equations: str) -> Composite:
+    lines = "".join(f"  - '{equation}'\n" for equation in equations)
+    used = [line for line in INPUTS.splitlines() if line.split(":")[0].strip() in _words(" ".join(equations))]
+    spec = "name: m\ninputs:\n" + "\n".join(used) + f"\nstate: [{states}]\nequations:\n{lines}"
+    meaning = check(parse(Source("m.yaml", spec)))
+    assert isinstance(meaning, Composite)
+    return meaning
+
+
+def test_a_normaliser_is_a_state_one_column_wide():
+    found = parts(
+        '"S[i, j]", "n[i]"',
+        "S[t,i,j] = exp(g[t,i]) * S[t-1,i,j] + k[t,i] * v[t,j]",
+        "n[t,i] = exp(g[t,i]) * n[t-1,i] + k[t,i]",
+        "d1[t] = sum(i, q[t,i] * n[t-1,i])",
+        "o[t,j] = sum(i, q[t,i] * S[t,i,j]) / max(abs(d1[t]), 1)",
+    )
+    first, second = found.parts
+    assert writes(first) == [("k[t,i]", "v[t,j]")] and writes(second) == [("k[t,i]", "one[t,j]")]
+    assert gates(first) == gates(second) == [("K", "g[t,i]", "t,i")]
+    assert [(r.state, show(r.query), r.before) for p in found.parts for r in p.reads] == [
+        ("S", "q[t,i]", False),
+        ("n", "q[t,i]", True),
+    ]
+    assert [show(o.value) for o in found.outputs] == ["read_1[t,j] / max(abs(read_2[t]), 1)"]
+    assert [d.name for d in second.declarations] == ["q", "k", "g", "one"]
+
+
+def test_a_state_without_keys_is_its_own_read():
+    found = parts('"y[j]"', "y[t,j] = b[t,j] * y[t-1,j] + w[t] * v[t,j]", "o[t,j] = z[t,j] * y[t-1,j] + sum(i, k[t,i])")
+    (part,) = found.parts
+    assert writes(part) == [("w[t] * one[t,i]", "v[t,j]")]
+    assert [(show(r.query), r.before) for r in part.reads] == [("one[t,i]", True)]
+    assert [show(o.value) for o in found.outputs] == ["z[t,j] * read[t,j] + sum(i, k[t,i])"]
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        ("tanh(sum(i, q[t,i] * S[t,i,j]))", "tanh(read[t,j])"),
+        ("v[t,j] / sum(i, q[t,i] * S[t,i,j])", "v[t,j] / read[t,j]"),
+        ("sum(i, q[t,i] * S[t,i,j]) * sum(i, k[t,i] * S[t-1,i,j])", "read_1[t,j] * read_2[t,j]"),
+        ("sum(i, q[t,i] * S[t,i,j]) * sum(i, q[t,i] * S[t,i,j])", "read[t,j] * read[t,j]"),
+        ("abs(sum(i, q[t,i] * (S[t-1,i,j] + u[i] * k[t,i] * v[t,j])))",
+         "abs(read[t,j] + v[t,j] * sum(i, q[t,i] * u[i] * k[t,i]))"),
+    ],
+)  # fmt: skip
+def test_outputs_that_are_not_linear_in_reads(body: str, value: str) -> None:
+    found = parts('"S[i, j]"', STATE, f"o[t,j] = {body}")
+    assert [show(o.value) for o in found.outputs] == [value]
+
+
+def test_outputs_that_are_linear_stay_in_the_kernels():
+    assert isinstance(found(STATE, "o[t,j] = v[t,j] * sum(i, q[t,i] * S[t,i,j]) / w[t]"), Recurrence)

@@ -20,6 +20,7 @@ from glagen.ir.document import Document
 from glagen.loader import import_path
 from glagen.parse import parse, read
 from glagen.regimes import Case, draw
+from tests.numerics.helpers import flattened, one_by_one, state_names
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(p.stem for p in (ROOT / "specs").glob("*.yaml"))
@@ -43,13 +44,18 @@ class Op:
         kinds = {d.name: d.kind for d in self.document.declarations}
         self.leaves = [n for n in self.tensors if kinds[n] in ("input", "parameter")]
 
+    def states(self, make=torch.zeros) -> list[torch.Tensor]:
+        """States for the batch, each of its own shape."""
+        extents = {"i": CASE.K, "j": CASE.V}
+        return [make(CASE.B, CASE.H, *(extents[a] for a in state.axes)) for state in self.document.states]
+
     def arguments(self, *wanted: str) -> dict[str, torch.Tensor]:
         return {n: x.clone().requires_grad_(n in (wanted or self.leaves)) for n, x in self.tensors.items()}
 
     def results(self, function=None, **options) -> list[torch.Tensor]:
-        """Outputs, final state, gradients."""
+        """Outputs, final states, gradients."""
         given = self.arguments()
-        out = (function or self.function)(**given, **options, output_final_state=True)
+        out = flattened((function or self.function)(**given, **options, output_final_state=True))
         leaves = [given[n] for n in self.leaves]
         return [*out, *torch.autograd.grad(sum(x.float().square().sum() for x in out), leaves)]
 
@@ -107,9 +113,9 @@ def test_opcheck(op):
     grads = [d for d in op.document.declarations if kinds[d.name] in ("input", "parameter")]
     values = [0.5 if d.kind == "scalar" else torch.full((CASE.H,), 0.9) for d in fixed]
     values += [given[d.name] for d in grads]
-    state = torch.randn(CASE.B, CASE.H, CASE.K, CASE.V, requires_grad=True)
-    for initial, ends in ((state, None), (None, torch.tensor(ENDS))):
-        torch.library.opcheck(module._op, (*values, initial, ends, "auto"))
+    states = [x.requires_grad_() for x in op.states(torch.randn)]
+    for initial, ends in ((states, None), ([None] * len(states), torch.tensor(ENDS))):
+        torch.library.opcheck(module._op, (*values, *initial, ends, "auto"))
 
 
 def test_names_tell_versions_apart(op):
@@ -157,15 +163,15 @@ def test_the_same_call_gives_the_same_bits(op):
 
 def test_packed_sequences_stand_alone(op):
     """Each as if it were called by itself; steps of none give zero; int32 as int64."""
-    found, last = op.function(**op.tensors, cu_seqlens=torch.tensor(ENDS, dtype=torch.int32), output_final_state=True)
+    function = one_by_one(op.document, op.function)
+    found, *finals = function(**op.tensors, cu_seqlens=torch.tensor(ENDS, dtype=torch.int32), output_final_state=True)
     timed = {d.name for d in op.document.declarations if "t" in d.axes}
     for n, (first, end) in enumerate(itertools.pairwise(ENDS)):
         if first == end:
-            assert not last[n].any()
+            assert not any(last[n].any() for last in finals)
             continue
         part = {m: x[:, first:end] if m in timed else x for m, x in op.tensors.items()}
-        o, state = op.function(**part, output_final_state=True)
-        same([found[:, first:end], last[n : n + 1]], [o, state])
+        same([found[:, first:end], *(x[n : n + 1] for x in finals)], function(**part, output_final_state=True))
     assert not found[:, ENDS[-1] :].any()
 
 
@@ -194,8 +200,9 @@ def test_packing_needs_one_batch(op):
     two = {n: torch.cat([x, x]) if n in timed else x for n, x in op.tensors.items()}
     with pytest.raises(ValueError, match=r"`cu_seqlens`.*B = 2"):
         op.function(**two, cu_seqlens=torch.tensor([0, 3]))
-    with pytest.raises(ValueError, match=r"`initial_state` has shape"):
-        op.function(**op.tensors, cu_seqlens=torch.tensor([0, 3, 4]), initial_state=torch.zeros(1, 4, 5, 6))
+    starts = dict(zip(state_names(op.document), op.states(), strict=True))
+    with pytest.raises(ValueError, match=r"`initial_state(\[0\])?` has shape"):
+        one_by_one(op.document, op.function)(**op.tensors, cu_seqlens=torch.tensor([0, 3, 4]), **starts)
 
 
 # -- heads -------------------------------------------------------------------------------------------------------------
@@ -224,21 +231,31 @@ def test_prefill_and_step_on(op):
         o, following = step(
             **{n: x[:, t] if n in timed else x for n, x in op.tensors.items()}, state=state, inplace=True
         )
-        assert following is state and o.dtype == whole.dtype
+        each = zip(flattened([following]), flattened([state]), strict=True)
+        assert all(x is y for x, y in each) and o.dtype == whole.dtype
         same([o], [whole[:, t]])
-    same([state], [last])
+    same(flattened([state]), flattened([last]))
 
 
 def test_what_a_step_refuses(op):
     kinds = {d.name: d.kind for d in op.document.declarations}
     given = {n: x[:, 0] if kinds[n] == "input" else x for n, x in op.tensors.items()}
     step = getattr(op.module, f"{op.document.name}_step")
-    state = torch.zeros(CASE.B, CASE.H, CASE.K, CASE.V)
-    for wrong in (None, state.bfloat16(), state.transpose(0, 1).contiguous().transpose(0, 1)[..., ::2]):
-        with pytest.raises(ValueError, match=r"`inplace` needs|`state` has shape"):
-            step(**given, state=wrong, inplace=True)
-    with pytest.raises(ValueError, match="`state` has shape"):
-        step(**given, state=state[..., 1:])
+    first, *others = op.states()
+
+    def states(x):
+        return (x, *others) if others else x
+
+    state = states(first)
+    for wrong in (None, first.bfloat16(), first.transpose(0, 1).contiguous().transpose(0, 1)[..., ::2]):
+        with pytest.raises(ValueError, match=r"`inplace` needs|`state(\[0\])?` has shape"):
+            step(**given, state=states(wrong), inplace=True)
+    with pytest.raises(ValueError, match=r"`state(\[0\])?` has shape"):
+        step(**given, state=states(first[..., 1:]))
+    if others:
+        for wrong, found in ((first, "a Tensor"), ((first,), "1 states")):
+            with pytest.raises(TypeError, match=f"`state` is {found}, expected a tuple of {1 + len(others)} tensors"):
+                step(**given, state=wrong)
     for d in op.document.declarations:
         if d.kind == "input":
             with pytest.raises(ValueError, match=f"`{d.name}` has shape"):

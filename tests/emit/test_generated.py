@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import py_compile
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ import torch
 from glagen.ir.document import Document
 from glagen.parse import parse, read
 from glagen.regimes import Case, draw
+from tests.numerics.helpers import one_by_one, state_names
 
 ROOT = Path(__file__).parents[2]
 SPECS = sorted((ROOT / "specs").glob("*.yaml"))
@@ -42,7 +45,8 @@ for path in sys.argv[1:]:
     signs = {n: 1 if module._DOMAINS.get(n, (-1,))[0] >= 0 else -1 for n in layouts}
     tensors = {n: (signs[n] * torch.rand([sizes[a] for a in l])).requires_grad_() for n, l in layouts.items()}
     o, last = getattr(module, name)(**tensors, output_final_state=True)
-    (o.sum() + last.sum()).backward()
+    finals = last if isinstance(last, tuple) else (last,)
+    (o.sum() + sum(x.sum() for x in finals)).backward()
     assert all(torch.isfinite(x.grad).all() for x in tensors.values())
     now = {n: (x[:, 0] if "T" in layouts[n] else x).detach() for n, x in tensors.items()}
     out, state = getattr(module, name + "_step")(**now)
@@ -62,15 +66,16 @@ def load(name: str) -> ModuleType:
 @pytest.fixture(scope="module", params=NAMES)
 def op(request) -> tuple[Document, object]:
     document = parse(read(ROOT / "specs" / f"{request.param}.yaml"))
-    return document, getattr(load(request.param), request.param)
+    return document, one_by_one(document, getattr(load(request.param), request.param))
 
 
 def arguments(document: Document, dtype=torch.float64) -> dict:
-    """Arguments of a call; the initial state among them, in its own type."""
+    """Arguments of a call; the initial states among them, in their own type."""
     problem = draw(document, "unit", CASE)
     tensors = {n: x.to(dtype) for n, x in problem.arguments.items() if isinstance(x, torch.Tensor)}
     state = torch.float64 if dtype == torch.float64 else torch.float32
-    return tensors | {"initial_state": problem.initial_states[0].to(state)}
+    starts = (x.to(state) for x in problem.initial_states)
+    return tensors | dict(zip(state_names(document), starts, strict=True))
 
 
 # -- as Python ---------------------------------------------------------------------------------------------------------
@@ -183,8 +188,10 @@ def test_scalars_are_numbers(op):
             with pytest.raises(ValueError, match=f"`{d.name}` is nan, expected a number"):
                 function(**(arguments(document) | {d.name: float("nan")}))
             if d.domain:
-                with pytest.raises(ValueError, match=rf"`{d.name}` is .*, expected a number in \{d.domain}"):
-                    function(**(arguments(document) | {d.name: d.domain.high + 1}))
+                wrong = d.domain.high + 1 if math.isfinite(d.domain.high) else d.domain.low - 1
+                said = re.escape(f"expected a number in {d.domain}")
+                with pytest.raises(ValueError, match=rf"`{d.name}` is .*, {said}"):
+                    function(**(arguments(document) | {d.name: wrong}))
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------
@@ -195,8 +202,11 @@ def test_the_final_state_is_returned_when_asked_for(op):
     given = arguments(document, torch.bfloat16)
     *outputs, last = function(**given)
     assert last is None
-    *outputs, last = function(**given, output_final_state=True)
-    assert last.shape == (CASE.B, CASE.H, CASE.K, CASE.V) and last.dtype == torch.float32
+    results = function(**given, output_final_state=True)
+    outputs, finals = results[: len(outputs)], results[len(outputs) :]
+    extents = {"i": CASE.K, "j": CASE.V}
+    for state, last in zip(document.states, finals, strict=True):
+        assert last.shape == (CASE.B, CASE.H, *(extents[a] for a in state.axes)) and last.dtype == torch.float32
     assert all(o.shape == (CASE.B, CASE.T, CASE.H, CASE.V) and o.dtype == torch.bfloat16 for o in outputs)
 
 
@@ -219,7 +229,7 @@ def test_gradients_have_the_type_of_their_arguments(op):
     mixed = arguments(document, torch.bfloat16)
     kinds = {d.name: d.kind for d in document.declarations}
     first = next(n for n in mixed if kinds.get(n) == "input")
-    mixed = {n: x if n in (first, "initial_state") else x.float() for n, x in mixed.items()}
+    mixed = {n: x if n in (first, *state_names(document)) else x.float() for n, x in mixed.items()}
     leaves = {n: x.requires_grad_() for n, x in mixed.items() if kinds.get(n) != "constant"}
     outputs = function(**mixed, output_final_state=True)
     sum(x.float().sum() for x in outputs).backward()
@@ -232,9 +242,9 @@ def test_a_result_that_nothing_uses_has_no_say(op):
     given = arguments(document)
     kinds = {d.name: d.kind for d in document.declarations}
     leaves = [x.requires_grad_() for n, x in given.items() if kinds.get(n) != "constant"]
-    *outputs, last = function(**given, output_final_state=True)
-    parts = [torch.autograd.grad(x.sum(), leaves, retain_graph=True, allow_unused=True) for x in (*outputs, last)]
-    whole = torch.autograd.grad(sum(x.sum() for x in (*outputs, last)), leaves)
+    results = function(**given, output_final_state=True)
+    parts = [torch.autograd.grad(x.sum(), leaves, retain_graph=True, allow_unused=True) for x in results]
+    whole = torch.autograd.grad(sum(x.sum() for x in results), leaves)
     for expected, *terms in zip(whole, *parts, strict=True):
         assert torch.allclose(expected, sum(x for x in terms if x is not None), atol=1e-12)
 
@@ -245,9 +255,9 @@ def test_arguments_are_left_as_they_were(op):
     before = {n: x.clone() for n, x in given.items()}
     kinds = {d.name: d.kind for d in document.declarations}
     leaves = [x.requires_grad_() for n, x in given.items() if kinds.get(n) != "constant"]
-    *outputs, last = function(**given, output_final_state=True)
-    cotangents = [torch.ones_like(x) for x in (*outputs, last)]
-    torch.autograd.grad([*outputs, last], leaves, cotangents)
+    results = function(**given, output_final_state=True)
+    cotangents = [torch.ones_like(x) for x in results]
+    torch.autograd.grad(results, leaves, cotangents)
     assert all(torch.equal(before[n], x) for n, x in given.items())
     assert all(torch.equal(c, torch.ones_like(c)) for c in cotangents)
 

@@ -21,10 +21,10 @@ from glagen.explain.text import WIDTH
 from glagen.explain.text import formula as text_formula
 from glagen.ir.chunk import GateGradient
 from glagen.ir.document import Document
-from glagen.ir.schedule import Options, Schedule
+from glagen.ir.schedule import Ensemble, Options, Schedule, schedules
 from glagen.parse import parse
 from glagen.pipeline import plan
-from tests.strategies import specs
+from tests.strategies import any_specs
 
 ROOT = Path(__file__).parents[2]
 SPECS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "specs").glob("*.yaml"))}
@@ -78,7 +78,7 @@ equations:
 EVERY = SPECS | TRICKY
 
 
-def planned(text: str) -> tuple[Document, Schedule]:
+def planned(text: str) -> tuple[Document, Schedule | Ensemble]:
     document = parse(Source("test.yaml", text))
     return document, plan(document, Options())
 
@@ -88,8 +88,13 @@ def joined(text: str) -> str:
     return re.sub(r"\s", "", text)
 
 
-def assert_complete(schedule: Schedule, text: str, latex: str) -> None:
+def assert_complete(planned: Schedule | Ensemble, text: str, latex: str) -> None:
     """Every statement, kernel, exponential and input is there, in both forms."""
+    for schedule in schedules(planned):
+        assert_part_complete(schedule, text, latex)
+
+
+def assert_part_complete(schedule: Schedule, text: str, latex: str) -> None:
     in_text, in_latex = joined(text), re.sub(r"\\\\&\\quad\{\}|\\times|\\,", "", joined(latex))
     for statement in schedule.program.forward + schedule.program.backward:
         shown = equation(statement)
@@ -135,7 +140,7 @@ def test_every_spec_explains_itself(name: str) -> None:
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(specs())
+@given(any_specs())
 def test_any_spec_of_the_class_explains_itself(spec: str) -> None:
     document, schedule = planned(spec)
     text, latex = explain(document, schedule, "text"), explain(document, schedule, "latex")

@@ -11,7 +11,7 @@ from glagen.check import check
 from glagen.derive import derive
 from glagen.errors import Source
 from glagen.ir.dump import dump_kernel, dump_program, dump_recurrence
-from glagen.ir.schedule import Options
+from glagen.ir.schedule import Options, schedules
 from glagen.parse import parse
 from glagen.pipeline import plan
 
@@ -50,12 +50,12 @@ def test_kernel(golden: Callable[[str, str], None]) -> None:
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_every_spec_can_be_dumped(path: Path, cover: str) -> None:
     document = parse(Source(path.name, path.read_text(encoding="utf-8")))
-    schedule = plan(document, Options(cover=cover))
-    program = dump_program(schedule.program)
-    for statement in schedule.program.forward + schedule.program.backward:
-        assert f"    {statement.out} = " in program
-    for kernel in schedule.kernels:
-        text = dump_kernel(kernel)
-        for store in kernel.stores:
-            assert f"store {store.target}[" in text or f"store {store.target} " in text
-        assert "Ref(" not in text and "Operand(" not in text
+    for schedule in schedules(plan(document, Options(cover=cover))):
+        program = dump_program(schedule.program)
+        for statement in schedule.program.forward + schedule.program.backward:
+            assert f"    {statement.out} = " in program
+        for kernel in schedule.kernels:
+            text = dump_kernel(kernel)
+            for store in kernel.stores:
+                assert f"store {store.target}[" in text or f"store {store.target} " in text
+            assert "Ref(" not in text and "Operand(" not in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -54,3 +54,30 @@ def close(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], toleranc
         scale = expected[name].double().square().mean().sqrt().clamp(min=1e-9)
         error = (x.double() - expected[name].double()).square().mean().sqrt() / scale
         assert error <= tolerance, f"{name}: relative error {float(error):.1e}, allowed {tolerance:.0e}"
+
+
+# -- states one by one, however many an op has -------------------------------------------------------------------------
+
+
+def state_names(document: Document) -> list[str]:
+    """Initial states as errors call them."""
+    several = len(document.states) > 1
+    return [f"initial_state[{n}]" if several else "initial_state" for n in range(len(document.states))]
+
+
+def flattened(results: Iterable[Tensor | tuple[Tensor, ...] | None]) -> list[Tensor | None]:
+    """What an op returns, in a row."""
+    return [x for r in results for x in (r if isinstance(r, tuple) else (r,))]
+
+
+def one_by_one(document: Document, function: Callable) -> Callable:
+    """The op with an argument for each initial state, by `state_names`, and with its results in a row."""
+    names = state_names(document)
+
+    def wrapper(**given):
+        starts = tuple(given.pop(n, None) for n in names)
+        if any(x is not None for x in starts):
+            given["initial_state"] = starts if len(starts) > 1 else starts[0]
+        return flattened(function(**given))
+
+    return wrapper

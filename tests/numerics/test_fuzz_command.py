@@ -28,7 +28,7 @@ def test_what_is_wrong_has_one(monkeypatch):
 
 
 def test_a_spec_that_does_not_compile_has_one(monkeypatch):
-    monkeypatch.setattr(fuzz, "spec", lambda dice: "name: op\n")
+    monkeypatch.setattr(fuzz, "any_spec", lambda dice: "name: op\n")
     assert fuzz.attempt(0, 0)["fault"].startswith("SpecError")
 
 

@@ -7,7 +7,7 @@ import torch
 
 from glagen.regimes import Case, draw
 from glagen.verify import CUDA_CASES, verify
-from tests.numerics.helpers import SPECS, document_of, generated
+from tests.numerics.helpers import SPECS, document_of, flattened, generated
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,10 +38,10 @@ def arguments(document, case: Case, dtype=torch.bfloat16, seed: int = 0) -> dict
 
 
 def results(document, function, given, **options) -> list[torch.Tensor]:
-    """Outputs, final state, gradients."""
+    """Outputs, final states, gradients."""
     kinds = {d.name: d.kind for d in document.declarations}
     leaves = {n: x.clone().requires_grad_(kinds[n] in ("input", "parameter")) for n, x in given.items()}
-    out = function(**leaves, **options, output_final_state=True)
+    out = flattened(function(**leaves, **options, output_final_state=True))
     wanted = [x for x in leaves.values() if x.requires_grad]
     return [*out, *torch.autograd.grad(out, wanted, [torch.ones_like(x) for x in out])]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,9 +16,21 @@ from glagen.regimes import Case, draw
 from glagen.tolerances import PRECISIONS
 from glagen.verify import MODES, compare, op_results, reference_results, verify
 from tests import strategies
-from tests.numerics.helpers import CPU, SPECS, close, compiled, document_of, generated, randn, spec_text
+from tests.numerics.helpers import (
+    CPU,
+    SPECS,
+    close,
+    compiled,
+    document_of,
+    generated,
+    one_by_one,
+    randn,
+    spec_text,
+    state_names,
+)
 
-arguments = (strategies.specs(), strategies.cases(), strategies.regimes, strategies.seeds)
+of_calls = (strategies.cases(), strategies.regimes, strategies.seeds)
+arguments = (strategies.any_specs(), *of_calls)
 
 
 def failures(rows) -> list[str]:
@@ -37,7 +50,7 @@ def test_the_op_is_the_recurrence(text, case, regime, seed):
 
 
 @settings(max_examples=15)
-@given(*arguments, st.sampled_from(("bf16", "fp16")))
+@given(strategies.specs(), *of_calls, st.sampled_from(("bf16", "fp16")))
 def test_half_precision_loses_what_rounding_loses(text, case, regime, seed, name):
     document, module, precision = document_of(text), compiled(text), PRECISIONS[name]
     problem = draw(document, regime, case, seed)
@@ -81,12 +94,12 @@ def test_the_cover_changes_nothing(text, case, regime, seed, cover):
 @given(*arguments)
 def test_an_omitted_state_is_zero(text, case, regime, seed):
     document, module = document_of(text), compiled(text)
-    problem = draw(document, regime, Case(case.B, case.T, case.H, case.K, case.V, state=False), seed)
-    op = module.op
-    state = torch.zeros(case.B, case.H, case.K, case.V, dtype=torch.float64)
-    *omitted, final = op(**problem.arguments)
-    *given_, _ = op(**problem.arguments, initial_state=state)
-    assert final is None
+    problem = draw(document, regime, replace(case, state=False), seed)
+    *omitted, final = module.op(**problem.arguments)
+    whole = draw(document, regime, replace(case, state=True), seed)
+    zeros = {n: torch.zeros_like(x) for n, x in zip(state_names(document), whole.initial_states, strict=True)}
+    *given_, last = one_by_one(document, module.op)(**problem.arguments, **zeros)
+    assert final is None and last is None
     assert all(torch.equal(x, y) for x, y in zip(omitted, given_, strict=True))
 
 
@@ -127,17 +140,19 @@ def test_half_precision_on_the_cpu(path):
 def test_nothing_depends_on_what_the_batch_or_the_other_heads_hold(path):
     document, module = document_of(path.read_text()), generated(path.stem)
     problem = draw(document, "unit", Case(2, 40, 2, 8, 8))
-    op = getattr(module, document.name)
-    whole = op(**problem.arguments, **_state(problem))
+    op = one_by_one(document, getattr(module, document.name))
+    names = state_names(document)
+    states = dict(zip(names, problem.initial_states, strict=True))
+    whole = op(**problem.arguments, **states, output_final_state=True)
     timed = {d.name for d in document.declarations if "t" in d.axes}
     single = {
         n: (x[1:, :, 1:] if n in timed else x[1:]) if isinstance(x, torch.Tensor) else x
         for n, x in problem.arguments.items()
     }
-    part = op(**single, initial_state=problem.initial_states[0][1:, 1:], output_final_state=True)
-    for x, y in zip(part[:-1], whole[:-1], strict=True):
-        close({"o": x}, {"o": y[1:, :, 1:]}, 1e-13)
-    close({"state": part[-1]}, {"state": whole[-1][1:, 1:]}, 1e-13)
+    part = op(**single, **{n: x[1:, 1:] for n, x in states.items()}, output_final_state=True)
+    outputs = len(part) - len(names)
+    for n, (x, y) in enumerate(zip(part, whole, strict=True)):
+        close({"result": x}, {"result": y[1:, :, 1:] if n < outputs else y[1:, 1:]}, 1e-13)
 
 
 def test_strides_carry_no_meaning():

@@ -1,0 +1,84 @@
+"""Texts joined: what they agree on stands once, what differs has a suffix, what nobody needs is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from glagen.emit.link import link
+from glagen.errors import InternalError
+
+PART = """from __future__ import annotations
+
+import math
+import os
+
+SIZE = {size}  # of this part
+
+
+# -- helpers ------
+def half(x):
+    # of a number
+    return x / 2
+
+
+def scaled(x):
+    return SIZE * half(x)
+
+
+def unused(x):
+    return scaled(x)
+
+
+def {name}_kernel(x):
+    return scaled(x)
+
+
+def run(x):
+    return {name}_kernel(x) + math.pi
+
+
+registry = []
+registry.append(run)
+registry.append(unused)
+"""
+WHOLE = """
+def half(x):
+    # of a number
+    return x / 2
+
+
+def run(x):
+    return half(run_a(x) + run_b(x)), registry_a
+"""
+
+
+def joined() -> str:
+    parts = {s: PART.format(size=n, name=f"op_{s}") for n, s in enumerate("ab", 2)}
+    return link(parts, WHOLE, ("run", "registry"))
+
+
+def test_the_whole_runs():
+    space: dict = {}
+    exec(joined(), space)
+    value, registry = space["run"](1.0)
+    assert value == pytest.approx(0.5 * (2 * 0.5 + 3 * 0.5 + 2 * 3.141592653589793))
+    assert registry == [space["run_a"], space["unused_a"]]
+
+
+def test_what_is_shared_stands_once_and_first():
+    text = joined()
+    assert text.startswith("from __future__ import annotations\nimport math")
+    for once in ("def half(x)", "import math", "def run_a(x)", "def run_b(x)", "def run(x)", "def op_a_kernel(x)"):
+        assert text.count(once) == 1
+    assert "SIZE_a = 2  # of this part" in text and "SIZE_b = 3" in text and "return SIZE_b * half(x)" in text
+    assert text.index("def half") < text.index("# -- state a") < text.index("# -- state b") < text.index("def run(x)")
+
+
+def test_what_nobody_needs_is_left_out():
+    text = joined()
+    assert not any(word in text for word in ("import os", "unused_b", "registry_b", "# -- helpers"))
+
+
+def test_a_name_that_is_missing_is_said():
+    with pytest.raises(InternalError, match="nothing defines run"):
+        link({"a": PART.format(size=1, name="op_a")}, "def whole(x):\n    return run(x)\n", ("run",))
