@@ -56,7 +56,7 @@ class Combination:
         return lines
 
     def backward(self, cotangents: list[str], wanted: list[str]) -> list[str]:
-        """Gradients `d...` of the names `wanted`, given those of the outputs."""
+        """Gradients, `dx_sum` of x, of the names `wanted`, given those of the outputs."""
         parts: dict[str, list[str]] = {name: [] for name in wanted}
         lines = []
         for (_, value), cotangent in zip(self.outputs, cotangents, strict=True):
@@ -64,11 +64,11 @@ class Combination:
             for x in refs(value):
                 self.add(parts, x, _times(gradient, derivative(value, x)), ("j",))
         for name, total in reversed(self.sums):
-            lines.append(f"d{name} = {' + '.join(parts.pop(name))}")
+            lines.append(f"d{name}_sum = {' + '.join(parts.pop(name))}")
             for x in refs(total.body):
-                self.add(parts, x, _times(ref(f"d{name}", ("t",)), derivative(total.body, x)), (total.axis,))
+                self.add(parts, x, _times(ref(f"d{name}_sum", ("t",)), derivative(total.body, x)), (total.axis,))
         for name, terms in parts.items():
-            lines.append(f"d{name} = {' + '.join(terms)}")
+            lines.append(f"d{name}_sum = {' + '.join(terms)}")
         return lines
 
     def add(self, parts: dict[str, list[str]], x: Ref, gradient: Expr, axes: tuple[str, ...]) -> None:

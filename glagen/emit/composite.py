@@ -157,7 +157,7 @@ def _part(composite: Composite, part: Recurrence, state: StateDeclaration) -> di
         "initial": widened(f"{state.name}_initial"),
         "start": widened(f"starts[{place}]"),
         "narrow": "" if wider is None else f".squeeze({wider})",
-        "cotangents": ", ".join(f"d{o.name}" for o in part.outputs),
+        "cotangents": ", ".join(f"d{o.name}_sum" for o in part.outputs),
         "final_cotangent": widened(f"d{state.name}_final"),
         "gradients": ", ".join([*(_gradient(d.name, part) for d in grads), f"d{state.name}_initial"]),
         "needs": ", ".join([*needs, f"needs[{len(all_needs) + place}]"]),
@@ -178,7 +178,7 @@ def _is_spread(composite: Composite, part: Recurrence, d: Declaration) -> bool:
 
 
 def _gradient(name: str, part: Recurrence) -> str:
-    return f"d{name}_of_{part.states[0].name}"
+    return f"d{name}_{part.states[0].name}_part"
 
 
 def _combined(composite: Composite, rec: Recurrence, combined: Combination) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _combined(composite: Composite, rec: Recurrence, combined: Combination) -> d
     reads = [n for n, _ in combined.reads]
     totals = []
     for d in differentiable(rec):
-        terms = [_over(d, f"d{d.name}")] if d.name in direct else []
+        terms = [_over(d, f"d{d.name}_sum")] if d.name in direct else []
         for part in composite.parts:
             if any(x.name == d.name for x in part.declarations):
                 term = _gradient(d.name, part)
@@ -197,7 +197,7 @@ def _combined(composite: Composite, rec: Recurrence, combined: Combination) -> d
         totals.append((identifier(d.name), " + ".join(terms)))
     backward = combined.backward(cotangents, [*direct, *reads])
     backward += [
-        f"d{n} = _over_heads(d{n}{'' if 'j' in axes else '[..., None]'}, 2, heads_of_{n}).contiguous()"
+        f"d{n}_sum = _over_heads(d{n}_sum{'' if 'j' in axes else '[..., None]'}, 2, {identifier(n)}_own).contiguous()"
         for n, axes in combined.reads
     ]
     return {
@@ -205,7 +205,7 @@ def _combined(composite: Composite, rec: Recurrence, combined: Combination) -> d
         "combine_lines": combined.lines(),
         "combine_prepared": combined.prepared(),
         "combine_backward": backward,
-        "combine_gradients": ", ".join(f"d{n}" for n in [*direct, *reads]),
+        "combine_gradients": ", ".join(f"d{n}_sum" for n in [*direct, *reads]),
         "twin_helpers": twin_helpers([*combined.lines(), *backward]),
         "read_names": [identifier(n) for n in reads],
         "totals": totals,

@@ -26,7 +26,7 @@ class _Block:
 
 
 def link(parts: Mapping[str, str], whole: str, entries: Collection[str]) -> str:
-    """The text of `whole` after those of `parts`, by suffix; `whole` calls a part's `entries` by name and suffix.
+    """The text of `whole` after those of `parts`, by suffix; `whole` calls a part's `entries` as `name_of_suffix`.
 
     Ensures: definitions that all texts agree on, those they rest on included, stand once and first. Other names that
     texts share get their part's suffix. Definitions that `whole` does not come to are left out.
@@ -37,7 +37,7 @@ def link(parts: Mapping[str, str], whole: str, entries: Collection[str]) -> str:
     pieces: dict[str, list[_Block]] = {}
     for suffix, blocks in texts.items():
         own = {n for block in blocks for n in block.defines if n not in shared}
-        renamed = {n: f"{n}_{suffix}" for n in own if suffix and (counts.count(n) > 1 or n in entries)}
+        renamed = {n: f"{n}_of_{suffix}" for n in own if suffix and (counts.count(n) > 1 or n in entries)}
         pieces[suffix] = [_renamed(b, renamed) for b in blocks if not b.defines or b.defines & own]
     first = {n: block for blocks in reversed(texts.values()) for block in blocks for n in block.defines & shared}
     common = list(dict.fromkeys(block for blocks in texts.values() for block in blocks if block in first.values()))

@@ -8,7 +8,7 @@ import re
 # How later stages name what they derive from a name: `q_down`, `log_gate_k_whole`, `dq_out`. A spec whose names follow
 # none of these patterns can never meet a derived name.
 _SUFFIXES = (
-    r"T|after|all|before|between|block|crossed_\d+|decayed|diagonal|down|end|final|from|from_start|initial|keys|leaf|moved|next"
+    r"T|after|all|before|between|block|crossed_\d+|decayed|diagonal|down|end|final|from|from_start|initial|kept|keys|leaf|moved|next"
     r"|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|read_later_\d+|same|sent|span|steps|sum|to_end|total|undecayed|up"
     r"|values|whole|within"
 )

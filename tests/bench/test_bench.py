@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 def test_a_call_has_the_extents_of_its_workload_and_gradients():
-    for name in ("gla", "retnet", "mamba2"):
+    for name in ("gla", "retnet", "mamba2", "linear_attn_norm"):
         document = document_of(spec_text(name))
         call = workloads.call(document, TINY, CPU, torch.bfloat16)
         o, _ = getattr(generated(name), name)(**call.arguments)

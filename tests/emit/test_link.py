@@ -48,7 +48,7 @@ def half(x):
 
 
 def run(x):
-    return half(run_a(x) + run_b(x)), registry_a
+    return half(run_of_a(x) + run_of_b(x)), registry_of_a
 """
 
 
@@ -62,21 +62,28 @@ def test_the_whole_runs():
     exec(joined(), space)
     value, registry = space["run"](1.0)
     assert value == pytest.approx(0.5 * (2 * 0.5 + 3 * 0.5 + 2 * 3.141592653589793))
-    assert registry == [space["run_a"], space["unused_a"]]
+    assert registry == [space["run_of_a"], space["unused_of_a"]]
 
 
 def test_what_is_shared_stands_once_and_first():
     text = joined()
     assert text.startswith("from __future__ import annotations\nimport math")
-    for once in ("def half(x)", "import math", "def run_a(x)", "def run_b(x)", "def run(x)", "def op_a_kernel(x)"):
+    for once in (
+        "def half(x)",
+        "import math",
+        "def run_of_a(x)",
+        "def run_of_b(x)",
+        "def run(x)",
+        "def op_a_kernel(x)",
+    ):
         assert text.count(once) == 1
-    assert "SIZE_a = 2  # of this part" in text and "SIZE_b = 3" in text and "return SIZE_b * half(x)" in text
+    assert "SIZE_of_a = 2  # of this part" in text and "SIZE_of_b = 3" in text and "return SIZE_of_b * half(x)" in text
     assert text.index("def half") < text.index("# -- state a") < text.index("# -- state b") < text.index("def run(x)")
 
 
 def test_what_nobody_needs_is_left_out():
     text = joined()
-    assert not any(word in text for word in ("import os", "unused_b", "registry_b", "# -- helpers"))
+    assert not any(word in text for word in ("import os", "unused_of_b", "registry_of_b", "# -- helpers"))
 
 
 def test_a_name_that_is_missing_is_said():

@@ -52,6 +52,24 @@ FORMS = {
     "key": DECLARED.format(gate='GG: {axes: [t, i], domain: "[-inf, 0]"}', exponent="GG[t,i]"),
     "value": DECLARED.format(gate='GG: {axes: [t, j], domain: "[-5, 0]"}', exponent="GG[t,j]"),
     "scalar": DECLARED.format(gate="GG: [t]", exponent="-softplus(GG[t])"),
+    "states": """
+name: OP
+inputs:
+  QQ: [t, i]
+  KK: [t, i]
+  VV: [t, j]
+  GG: {axes: [t, j]}
+  UU: {axes: [j], kind: parameter}
+  CC: {kind: constant, axes: [], domain: "(0, 1)", value: 1 - 2**(-5 - h)}
+  SC: {kind: scalar, default: K**-0.5}
+state: ["ST[i, j]", "AA[i]"]
+equations:
+  - ST[t,i,j] = CC * ST[t-1,i,j] + KK[t,i] * VV[t,j]
+  - AA[t,i] = AA[t-1,i] + KK[t,i]
+  - PP[t,j] = SC * sum(i, QQ[t,i] * ST[t,i,j]) / (1 + sum(i, QQ[t,i] * AA[t,i]) ** 2)
+  - OO[t,j] = UU[j] * tanh(sum(i, QQ[t,i] * KK[t,i])) * silu(GG[t,j]) + sum(i, QQ[t,i] * ST[t-1,i,j])
+chunk: 16
+""",
 }
 PLAIN = {role: f"zq{role.lower()}x" for role in ROLES}
 CASE = Case(1, 19, 2, 3, 2)
