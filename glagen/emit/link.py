@@ -19,6 +19,7 @@ class _Block:
     text: str
     defines: frozenset[str]
     uses: frozenset[str]
+    apart: bool  # from what stood before it, by an empty line
 
     @property
     def simple(self) -> bool:
@@ -58,10 +59,11 @@ def link(parts: Mapping[str, str], whole: str, entries: Collection[str]) -> str:
 
 
 def _text(blocks: list[_Block]) -> str:
-    """Blocks one after another: two blank lines around definitions, none between plain statements."""
+    """Blocks one after another: two blank lines around definitions, plain statements as they stood."""
     text = ""
     for before, block in zip([None, *blocks], blocks, strict=False):
-        gap = "" if before is None else "\n" if before.simple and block.simple else "\n\n\n"
+        between = "\n" * (1 + block.apart) if before is not None and before.simple and block.simple else "\n\n\n"
+        gap = "" if before is None else between
         text += gap + block.text
     return text
 
@@ -70,10 +72,10 @@ def _blocks(text: str) -> list[_Block]:
     lines = text.splitlines()
     blocks, end = [], 0
     for node in ast.parse(text).body:
-        piece = "\n".join(lines[end : node.end_lineno]).strip("\n")
+        piece = "\n".join(lines[end : node.end_lineno])
         end = node.end_lineno or end
         uses = frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
-        blocks.append(_Block(piece, frozenset(_defined(node)), uses))
+        blocks.append(_Block(piece.strip("\n"), frozenset(_defined(node)), uses, apart=piece.startswith("\n")))
     return blocks
 
 
@@ -121,6 +123,7 @@ def _renamed(block: _Block, names: Mapping[str, str]) -> _Block:
         text,
         frozenset(names.get(n, n) for n in block.defines),
         frozenset(names.get(n, n) for n in block.uses),
+        block.apart,
     )
 
 

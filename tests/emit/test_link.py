@@ -67,7 +67,7 @@ def test_the_whole_runs():
 
 def test_what_is_shared_stands_once_and_first():
     text = joined()
-    assert text.startswith("from __future__ import annotations\nimport math")
+    assert text.startswith("from __future__ import annotations\n\nimport math")
     for once in (
         "def half(x)",
         "import math",
