@@ -139,6 +139,17 @@ def derivative(expr: Expr, by: Ref) -> Expr:
     return stable(names.leave(sympy.diff(names.enter(expr), names.enter(by))))
 
 
+def chained(gradient: Expr, slope: Expr) -> Expr:
+    """The product of a gradient and a slope, as one would write it."""
+    match slope:
+        case _ if slope == ONE:
+            return gradient
+        case Apply(function="neg", args=(x,)):
+            return negated(chained(gradient, x))
+        case _:
+            return apply("mul", gradient, slope)
+
+
 def _function(name: str, slope: Callable[..., Any]) -> Any:
     """A sympy function of ours whose derivative by its n-th argument is slope(n, *args)."""
     return type(name, (sympy.Function,), {"fdiff": lambda self, n=1: slope(n, *self.args), "is_real": True})

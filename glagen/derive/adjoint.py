@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from glagen.algebra import ONE, derivative, negated
+from glagen.algebra import chained, derivative
 from glagen.derive.names import Names
 from glagen.errors import InternalError
 from glagen.ir.chunk import (
@@ -26,7 +26,7 @@ from glagen.ir.chunk import (
     Statement,
     inputs_of,
 )
-from glagen.ir.expr import Apply, Expr, Ref, apply, ref, refs
+from glagen.ir.expr import Expr, Ref, apply, ref, refs
 
 Pair = tuple[Operand, Operand]
 
@@ -139,18 +139,8 @@ def _map(bwd: _Backward, statement: Map) -> None:
         slope = derivative(statement.expr, x)
         own = tuple(index.axis for index in x.indices)
         over = tuple(a for a in axes if a not in own)
-        dx = bwd.map(f"d{x.name}", own, _times(ref(gradient.name, gradient.indices), slope), over)
+        dx = bwd.map(f"d{x.name}", own, chained(ref(gradient.name, gradient.indices), slope), over)
         bwd.add(x.name, dx)
-
-
-def _times(gradient: Expr, slope: Expr) -> Expr:
-    match slope:
-        case _ if slope == ONE:
-            return gradient
-        case Apply(function="neg", args=(x,)):
-            return negated(_times(gradient, x))
-        case _:
-            return apply("mul", gradient, slope)
 
 
 def _gate_gradient(bwd: _Backward, gate: Operand) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glagen.algebra import derivative, negated
+from glagen.algebra import chained, derivative
 from glagen.emit.interface import head_axis
 from glagen.emit.step import torch_value
 from glagen.emit.words import identifier
-from glagen.ir.expr import Apply, Expr, Number, Ref, Sum, apply, free_axes, ref, refs, rewrite, walk
+from glagen.ir.expr import Expr, Ref, Sum, free_axes, ref, refs, rewrite, walk
 from glagen.ir.recurrence import Composite, Recurrence
 
 
@@ -62,11 +62,11 @@ class Combination:
         for (_, value), cotangent in zip(self.outputs, cotangents, strict=True):
             gradient = ref(cotangent, ("t", "j"))
             for x in refs(value):
-                self.add(parts, x, _times(gradient, derivative(value, x)), ("j",))
+                self.add(parts, x, chained(gradient, derivative(value, x)), ("j",))
         for name, total in reversed(self.sums):
             lines.append(f"d{name}_sum = {' + '.join(parts.pop(name))}")
             for x in refs(total.body):
-                self.add(parts, x, _times(ref(f"d{name}_sum", ("t",)), derivative(total.body, x)), (total.axis,))
+                self.add(parts, x, chained(ref(f"d{name}_sum", ("t",)), derivative(total.body, x)), (total.axis,))
         for name, terms in parts.items():
             lines.append(f"d{name}_sum = {' + '.join(terms)}")
         return lines
@@ -107,13 +107,3 @@ def combination(composite: Composite, rec: Recurrence) -> Combination:
 
 def _named(node: Expr, sums: dict[Sum, str]) -> Expr | None:
     return ref(sums[node], tuple(sorted(free_axes(node)))) if isinstance(node, Sum) else None
-
-
-def _times(gradient: Expr, slope: Expr) -> Expr:
-    match slope:
-        case Number(value=value) if value == 1:
-            return gradient
-        case Apply(function="neg", args=(x,)):
-            return negated(_times(gradient, x))
-        case _:
-            return apply("mul", gradient, slope)

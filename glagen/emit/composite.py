@@ -6,15 +6,13 @@ from typing import Any
 
 from glagen.emit.combine import Combination, combination
 from glagen.emit.interface import (
+    argument_lists,
     checks,
-    default_lines,
     differentiable,
-    fixed,
     head_axis,
-    lead,
     ordered,
+    schemas,
     sized,
-    sizes_call,
     state_texts,
     texts,
     writers,
@@ -54,7 +52,6 @@ def _context(ensemble: Ensemble) -> dict[str, Any]:
         "name": composite.name,
         "op": composite.name,
         "doc": composite.doc or composite.name,
-        "sizes": sizes_call(rec),
         "step_sizes": f"_sizes({', '.join(sized(rec, step=True))})",
         "one": composite.one if any(len(s.axes) == 1 for s in composite.states) else "",
         "states": [
@@ -67,8 +64,6 @@ def _context(ensemble: Ensemble) -> dict[str, Any]:
         ],
         "parts": parts,
         "widest_fused": ensemble.parts[0].widest_fused,
-        "kept": ", ".join([*(identifier(n) for n, _ in combined.reads), *(f"{s.name}_kept" for s in composite.states)]),
-        "kept_count": len(combined.reads) + len(parts),
         **_combined(composite, rec, combined),
         **_names(composite, rec, combined),
         **checks(rec),
@@ -98,36 +93,18 @@ def _layout(state: StateDeclaration) -> str:
 
 def _names(composite: Composite, rec: Recurrence, combined: Combination) -> dict[str, Any]:
     """What templates/autograd.py.j2 asks for: lists of names, and schemas for torch.library."""
-    names = [identifier(d.name) for d in ordered(rec)]
-    scalars = [identifier(d.name) for d in rec.declarations if d.kind == "scalar"]
-    grads = [identifier(d.name) for d in differentiable(rec)]
     initials = [f"{s.name}_initial" for s in composite.states]
     finals = [f"d{s.name}_final" for s in composite.states]
     kept = [*(identifier(n) for n, _ in combined.reads), *(f"{s.name}_kept" for s in composite.states)]
-    outputs = [o.name for o in composite.outputs]
-    given = [f"{'float' if d.kind == 'scalar' else 'Tensor'} {identifier(d.name)}" for d in ordered(rec)]
-    given += [*(f"Tensor? {n}" for n in initials), "Tensor? cu_seqlens"]
-    back = [*given, *(f"Tensor {n}" for n in kept), *(f"Tensor {_cotangent(composite, o)}" for o in outputs)]
-    back += [*(f"Tensor? {n}" for n in finals), "bool[] needs"]
-    return {
-        "arguments": ", ".join(names),
+    cotangents = [_cotangent(composite, o.name) for o in composite.outputs]
+    return argument_lists(rec) | {
         "initials": ", ".join(initials),
-        "initial_names": initials,
-        "tensor_arguments": ", ".join(identifier(d.name) for d in ordered(rec) if d.kind != "scalar"),
-        "number_arguments": ", ".join(scalars) + ("," if len(scalars) == 1 else ""),
-        "first_needed": len(fixed(rec)),
-        "nones": "None, " * len(fixed(rec)),
-        "differentiable": ", ".join(grads),
-        "cotangents": ", ".join(_cotangent(composite, o) for o in outputs),
+        "kept": ", ".join(kept),
+        "kept_count": len(kept),
+        "cotangents": ", ".join(cotangents),
         "adjoint_finals": ", ".join(finals),
-        "apply_arguments": [n if n in scalars else f"{n}.contiguous()" for n in names],
-        "run_schema": _schema([*given, "str states"], len(outputs) + len(finals) + len(kept)),
-        "backward_schema": _schema(back, len(grads) + len(initials)),
+        **schemas(rec, initials, kept, cotangents, finals),
     }
-
-
-def _schema(given: list[str], returned: int) -> str:
-    return f"({', '.join(given)}) -> ({', '.join(['Tensor'] * returned)})"
 
 
 def _cotangent(composite: Composite, output: str) -> str:
@@ -214,8 +191,6 @@ def _combined(composite: Composite, rec: Recurrence, combined: Combination) -> d
             {"name": identifier(o.name), "cotangent": c, "extent": EXTENT[o.axes[-1]]}
             for o, c in zip(composite.outputs, cotangents, strict=True)
         ],
-        "first": identifier(lead(rec).name),
-        "step_defaults": default_lines(rec),
     }
 
 

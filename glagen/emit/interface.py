@@ -98,18 +98,9 @@ def interface(program: ChunkProgram) -> dict[str, Any]:
 def _names(program: ChunkProgram) -> dict[str, Any]:
     """Lists of names, as the generated functions pass them around."""
     rec = program.recurrence
-    grads, fixed_ = differentiable(rec), fixed(rec)
-    scalars = [identifier(d.name) for d in fixed_ if d.kind == "scalar"]
-    return {
-        "sizes": sizes_call(rec),
-        "arguments": ", ".join(arguments(program)),
+    return argument_lists(rec) | {
         "head_axes": ", ".join(str(head_axis(d)) for d in ordered(rec)),
-        "differentiable_at": len(fixed_),
-        "tensor_arguments": ", ".join(identifier(d.name) for d in ordered(rec) if d.kind != "scalar"),
-        "number_arguments": ", ".join(scalars) + ("," if len(scalars) == 1 else ""),
-        "differentiable": ", ".join(identifier(d.name) for d in grads),
-        "first_needed": len(fixed_),
-        "nones": "None, " * len(fixed_),
+        "differentiable_at": len(fixed(rec)),
         "initials": ", ".join(f"{s.name}_initial" for s in program.states),
         "finals": ", ".join(f"{s.name}_final" for s in program.states),
         "cotangents": ", ".join(identifier(c) for c in program.cotangents),
@@ -119,6 +110,20 @@ def _names(program: ChunkProgram) -> dict[str, Any]:
             {"name": identifier(o.name), "cotangent": identifier(c), "extent": EXTENT[o.indices[-1]]}
             for o, c in zip(program.outputs, program.cotangents, strict=True)
         ],
+    }
+
+
+def argument_lists(rec: Recurrence) -> dict[str, Any]:
+    """The arguments of the module's own functions, all of them and by kind."""
+    scalars = [identifier(d.name) for d in rec.declarations if d.kind == "scalar"]
+    return {
+        "sizes": sizes_call(rec),
+        "arguments": ", ".join(identifier(d.name) for d in ordered(rec)),
+        "tensor_arguments": ", ".join(identifier(d.name) for d in ordered(rec) if d.kind != "scalar"),
+        "number_arguments": ", ".join(scalars) + ("," if len(scalars) == 1 else ""),
+        "differentiable": ", ".join(identifier(d.name) for d in differentiable(rec)),
+        "first_needed": len(fixed(rec)),
+        "nones": "None, " * len(fixed(rec)),
         "apply_arguments": [
             identifier(d.name) if d.kind == "scalar" else f"{identifier(d.name)}.contiguous()" for d in ordered(rec)
         ],
@@ -160,18 +165,32 @@ def _bounds(domain: Interval) -> str:
 
 def _schemas(program: ChunkProgram) -> dict[str, Any]:
     """What torch.library is told of the op and of its backward."""
-    declared = [f"{'float' if d.kind == 'scalar' else 'Tensor'} {identifier(d.name)}"
-                for d in ordered(program.recurrence)]  # fmt: skip
-    given = [*declared, *(f"Tensor? {s.name}_initial" for s in program.states), "Tensor? cu_seqlens"]
-    cotangents = [f"Tensor {identifier(c)}" for c in program.cotangents]
-    cotangents += [f"Tensor? {s.adjoint_end}_final" for s in program.states]
-    outputs = len(program.outputs) + 2 * len(program.states)
-    gradients = len(program.gradients) + len(program.states)
+    return schemas(
+        program.recurrence,
+        initials=[f"{s.name}_initial" for s in program.states],
+        kept=["kept"],
+        cotangents=[identifier(c) for c in program.cotangents],
+        adjoint_finals=[f"{s.adjoint_end}_final" for s in program.states],
+    )
+
+
+def schemas(
+    rec: Recurrence, initials: list[str], kept: list[str], cotangents: list[str], adjoint_finals: list[str]
+) -> dict[str, str]:
+    """The schemas of an op that returns outputs, final states and what it keeps, and of its backward, which is given
+    that and cotangents of the others."""
+    given = [f"{'float' if d.kind == 'scalar' else 'Tensor'} {identifier(d.name)}" for d in ordered(rec)]
+    given += [*(f"Tensor? {n}" for n in initials), "Tensor? cu_seqlens"]
+    back = [*given, *(f"Tensor {n}" for n in (*kept, *cotangents)), *(f"Tensor? {n}" for n in adjoint_finals)]
+    returned = len(cotangents) + len(adjoint_finals) + len(kept)
     return {
-        "run_schema": f"({', '.join([*given, 'str states'])}) -> ({', '.join(['Tensor'] * outputs)})",
-        "backward_schema": f"({', '.join([*given, 'Tensor kept', *cotangents, 'bool[] needs'])})"
-        f" -> ({', '.join(['Tensor'] * gradients)})",
+        "run_schema": _schema([*given, "str states"], returned),
+        "backward_schema": _schema([*back, "bool[] needs"], len(differentiable(rec)) + len(initials)),
     }
+
+
+def _schema(given: list[str], returned: int) -> str:
+    return f"({', '.join(given)}) -> ({', '.join(['Tensor'] * returned)})"
 
 
 def state_texts(*layouts: str) -> dict[str, Any]:

@@ -21,11 +21,18 @@ def test_every_regime_and_precision(path):
     assert not [f"{row}" for row in report.failures]
 
 
+# The last two have one or two numbers a channel: in 16 bits one rounding is all there is, so they are held to float32,
+# and in bf16 as many steps are looked at with 40 heads.
+ODD = [Case(1, 77, 3, 20, 40, False), Case(1, 129, 2, 256, 33), Case(1, 1, 40, 64, 64), Case(2, 2, 40, 1, 1)]
+TINY = [Case(1, 1, 1, 64, 64), Case(2, 2, 1, 1, 1)]
+
+
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
 def test_odd_extents(path):
-    cases = [Case(1, 1, 40, 64, 64), Case(2, 2, 40, 1, 1), Case(1, 77, 3, 20, 40, False), Case(1, 129, 1, 256, 33)]
     document, module = document_of(path.read_text()), generated(path.stem)
-    report = verify(document, module, "cuda", cases=cases, precisions=["bf16", "fp32"], regimes=["mild", "reset"])
+    report = verify(document, module, "cuda", cases=ODD, precisions=["bf16", "fp32"], regimes=["mild", "reset"])
+    assert not [f"{row}" for row in report.failures]
+    report = verify(document, module, "cuda", cases=TINY, precisions=["fp32"], regimes=["mild", "reset"])
     assert not [f"{row}" for row in report.failures]
 
 

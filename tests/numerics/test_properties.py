@@ -59,6 +59,25 @@ def test_half_precision_loses_what_rounding_loses(text, case, regime, seed, name
     assert not failures(compare(document, actual, expected, precision, (regime, str(case), name, "auto")))
 
 
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+@pytest.mark.parametrize("spec", ["rwkv6", "mamba2"])
+def test_parameters_may_have_16_bits_too(spec, name):
+    """`op_results` keeps them in float32, as training does."""
+    document, precision = document_of(spec_text(spec)), PRECISIONS[name]
+    problem = draw(document, "mild", Case(2, 70, 2, 20, 12))
+    expected = reference_results(document, problem, CPU)
+    given = {n: x.to(precision.dtype).requires_grad_() for n, x in _tensors(problem)}
+    start = problem.initial_states[0].float()
+    op = getattr(generated(spec), spec)
+    o, final = op(**problem.arguments | given, initial_state=start, output_final_state=True)
+    cotangents = [problem.output_cotangents[0].to(o.dtype), problem.state_cotangents[0].float()]
+    gradients = torch.autograd.grad((o, final), list(given.values()), cotangents)
+    results = {output_names(document)[0]: o.detach(), "final_state": final.detach()}
+    results |= {f"d {n}": gradient for n, gradient in zip(given, gradients, strict=True)}
+    assert all(results[f"d {n}"].dtype == precision.dtype for n in given)
+    assert not failures(compare(document, results, expected, precision, ("mild", "", name, "16-bit parameters")))
+
+
 @settings(max_examples=15)
 @given(*arguments)
 def test_steps_parts_and_causality(text, case, regime, seed):
