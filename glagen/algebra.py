@@ -14,7 +14,7 @@ from typing import Any
 import sympy
 
 from glagen.errors import InternalError
-from glagen.ir.expr import Apply, Expr, Number, Ref, Sum, apply, number, refs
+from glagen.ir.expr import Along, Apply, Expr, Number, Ref, apply, number, refs
 
 ONE = number(1)
 ZERO = number(0)
@@ -27,13 +27,13 @@ def stable(expr: Expr) -> Expr:
     """The same function in a form that neither overflows nor cancels.
 
     log(sigmoid(x)) -> logsigmoid(x), 1 - sigmoid(x) -> sigmoid(-x), 1 - exp(x) -> -expm1(x),
-    log(1 + exp(x)) -> softplus(x), log(exp(x)) -> x,
+    log(1 + exp(x)) -> softplus(x), log(exp(x)) -> x, x + y - max(x, z) -> min(y, x + y - z),
     log(x**p) -> p log(x) where the logarithm exists anyway.
     """
     match expr:
         case Apply(args=args):
             return _stable_node(replace(expr, args=tuple(stable(a) for a in args)))
-        case Sum(body=body):
+        case Along(body=body):
             return replace(expr, body=stable(body))
         case _:
             return expr
@@ -64,8 +64,47 @@ def _stable_node(node: Apply) -> Expr:
                 if left == ONE and isinstance(right, Apply) and right.function == "exp":
                     return apply("softplus", right.args[0])
             return node
+        case Apply(function="add" | "sub"):
+            return _without_common_part(node)
         case _:
             return node
+
+
+def _without_common_part(total: Apply) -> Expr:
+    """A sum from which the larger (or smaller) of two is taken, one of them being its rest: then nothing cancels."""
+    parts = terms(total)
+    for n, part in enumerate(parts):
+        match part:
+            case Apply(function="neg", args=(Apply(function="max" | "min" as function, args=args),)):
+                differences = [_difference((*parts[:n], *parts[n + 1 :]), terms(x)) for x in args]
+                if not all(differences):
+                    left = (_added(d) for d in differences)
+                    return stable(apply("min" if function == "max" else "max", *left))
+    return total
+
+
+def _difference(parts: tuple[Expr, ...], taken: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The terms of the one less those of the other; none that both have."""
+    left = list(parts)
+    for term in taken:
+        if term in left:
+            left.remove(term)
+        else:
+            left.append(negated(term))
+    return tuple(left)
+
+
+def _added(parts: tuple[Expr, ...]) -> Expr:
+    total = parts[0] if parts else ZERO
+    for part in parts[1:]:
+        match part:
+            case Apply(function="neg", args=(x,)):
+                total = apply("sub", total, x)
+            case Number(value=value) if value < 0:
+                total = apply("sub", total, Number(-value))
+            case _:
+                total = apply("add", total, part)
+    return total
 
 
 def negated(x: Expr) -> Expr:
@@ -109,7 +148,7 @@ def log_terms(expr: Expr) -> tuple[Expr, ...]:
 
 
 def terms(expr: Expr) -> tuple[Expr, ...]:
-    """The additive terms of an expression, products expanded where they mix i and j."""
+    """The additive terms of an expression, products expanded where they mix axes."""
     match expr:
         case Apply(function="add", args=(x, y)):
             return terms(x) + terms(y)
@@ -117,7 +156,7 @@ def terms(expr: Expr) -> tuple[Expr, ...]:
             return terms(x) + tuple(negated(term) for term in terms(y))
         case Apply(function="neg", args=(x,)):
             return tuple(negated(term) for term in terms(x))
-        case Apply(function="mul" | "div" | "pow") if {"i", "j"} <= {x.axis for r in refs(expr) for x in r.indices}:
+        case Apply(function="mul" | "div" | "pow") if len({x.axis for r in refs(expr) for x in r.indices} - {"t"}) > 1:
             names = _Names()
             expanded = sympy.expand(names.enter(expr), power_exp=False, log=False)
             if not isinstance(expanded, sympy.Add):
@@ -209,7 +248,7 @@ class _Names:
         match expr:
             case Number(value=value):
                 return sympy.Rational(value.numerator, value.denominator)
-            case Ref() | Sum():
+            case Ref() | Along():
                 return self._symbol(expr)
             case Apply(function=function, args=args):
                 return _TO_SYMPY[function](*(self.enter(a) for a in args))

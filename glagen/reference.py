@@ -3,7 +3,7 @@
 Nothing here knows what `check` or `derive` make of a spec. Time runs in a Python loop, every equation is evaluated as
 it is written, and torch differentiates the whole. It is slow, and meant to be too simple to be wrong.
 
-Inside, every value is a tensor of four axes [B, H, K, V], of extent 1 along those it does not have.
+Inside, every value is a tensor of five axes [B, H, K, S, V], of extent 1 along those it does not have.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from glagen.errors import InternalError
-from glagen.ir.document import Declaration, Document, Equation
-from glagen.ir.expr import Apply, Expr, Number, Ref, Sum, refs, walk
+from glagen.ir.document import EXTENT, Declaration, Document, Equation
+from glagen.ir.expr import Apply, Expr, Number, Ref, Softmax, Sum, refs, walk
 
 SEGMENT = 64  # steps between the states kept for the backward; what lies between is computed again
-DIMENSIONS = {"i": 2, "j": 3}  # where an axis lies in [B, H, K, V]
+ONES = (1, 1, 1, 1, 1)
+DIMENSIONS = {"i": 2, "s": 3, "j": 4}  # where an axis lies in [B, H, K, S, V]
 
 POINTWISE: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,
@@ -62,9 +63,8 @@ def run_states(
     """The outputs [B, T, H, V] and the final states of a spec, in float64, differentiable.
 
     `arguments` by name: inputs [B, T, H, ...], parameters and constants [H, ...], scalars as numbers; a constant or
-    scalar that is missing or None takes its default. States are [B, H, K, V], without K or V where theirs lacks that
-    axis, in order of declaration; one that is None is zero. Tensors of any floating dtype are taken as the numbers they
-    hold.
+    scalar that is missing or None takes its default. States are [B, H, ...] with the extents of their axes, in order of
+    declaration; one that is None is zero. Tensors of any floating dtype are taken as the numbers they hold.
     """
     if len(document.states) != len(initial_states):
         raise InternalError(f"{document.name} has {len(document.states)} states, not {len(initial_states)}")
@@ -88,9 +88,7 @@ def run_states(
     finals = []
     for declaration, state in zip(document.states, states, strict=True):
         shape = program.shape(declaration.axes)
-        finals.append(
-            state.reshape(*shape[:2], *(n for n, a in zip(shape[2:], "ij", strict=True) if a in declaration.axes))
-        )
+        finals.append(state.reshape(*shape[:2], *(shape[DIMENSIONS[axis]] for axis in declaration.axes)))
     return tuple(torch.cat(parts, dim=1) for parts in zip(*outputs, strict=True)), tuple(finals)
 
 
@@ -108,7 +106,7 @@ def output_names(document: Document) -> tuple[str, ...]:
 
 
 def evaluate(expr: Expr, value_of: Callable[[Ref], Tensor], sizes: Mapping[str, int], device: torch.device) -> Tensor:
-    """The value of an expression where its references have the values [B, H, K, V] that `value_of` gives them."""
+    """The value of an expression where its references have the values [B, H, K, S, V] that `value_of` gives them."""
     match expr:
         case Number(value=x):
             return _number(float(x), device)
@@ -118,11 +116,13 @@ def evaluate(expr: Expr, value_of: Callable[[Ref], Tensor], sizes: Mapping[str, 
             value = evaluate(body, value_of, sizes, device)
             dimension = DIMENSIONS[axis]
             shape = list(value.shape)
-            shape[dimension] = sizes["K" if axis == "i" else "V"]
+            shape[dimension] = sizes[EXTENT[axis]]
             return value.expand(shape).sum(dimension, keepdim=True)
+        case Softmax(axis=axis, body=body):
+            return torch.softmax(evaluate(body, value_of, sizes, device), DIMENSIONS[axis])
         case Apply(function=function, args=args):
             values = [evaluate(a, value_of, sizes, device) for a in args]
-            full = any(v.shape[2:] == (sizes["K"], sizes["V"]) for v in values)
+            full = any(sum(n > 1 for n in v.shape[2:]) > 1 for v in values)
             if function in ("add", "sub", "neg") or (function == "mul" and full):  # no slope here is infinite
                 return POINTWISE[function](*values)
             result: Tensor = _Pointwise.apply(POINTWISE[function], *values)
@@ -133,7 +133,7 @@ def evaluate(expr: Expr, value_of: Callable[[Ref], Tensor], sizes: Mapping[str, 
 
 @functools.lru_cache(maxsize=1024)
 def _number(x: float, device: torch.device) -> Tensor:
-    return torch.tensor(x, dtype=torch.float64, device=device).reshape(1, 1, 1, 1)
+    return torch.tensor(x, dtype=torch.float64, device=device).reshape(ONES)
 
 
 class _Pointwise(torch.autograd.Function):
@@ -169,13 +169,13 @@ class _Program:
     order: tuple[Equation, ...]
     outputs: tuple[str, ...]
     sizes: dict[str, int]
-    series: dict[str, Tensor]  # what has a time axis: [B, T, H, K, V] with extents 1
-    fixed: dict[str, Tensor]  # what has none: [B, H, K, V] with extents 1
+    series: dict[str, Tensor]  # what has a time axis: [B, T, H, K, S, V] with extents 1
+    fixed: dict[str, Tensor]  # what has none: [B, H, K, S, V] with extents 1
 
-    def shape(self, axes: tuple[str, ...]) -> tuple[int, int, int, int]:
-        """[B, H, K, V], with extent 1 for each of i and j that `axes` lack."""
+    def shape(self, axes: tuple[str, ...]) -> tuple[int, ...]:
+        """[B, H, K, S, V], with extent 1 for each of i, s and j that `axes` lack."""
         s = self.sizes
-        return s["B"], s["H"], s["K"] if "i" in axes else 1, s["V"] if "j" in axes else 1
+        return s["B"], s["H"], *(s[EXTENT[axis]] if axis in axes else 1 for axis in DIMENSIONS)
 
     def segment(self, states: tuple[Tensor, ...], *pieces: Tensor) -> tuple[Tensor, ...]:
         """From the states before some steps and their inputs to the states after them and [steps, ...] outputs."""
@@ -186,7 +186,7 @@ class _Program:
             states = tuple(values[d.name] for d in self.document.states)
             for name, column in zip(self.outputs, outputs, strict=True):
                 b, h, v = (self.sizes[n] for n in "BHV")
-                column.append(values[name].expand(b, h, 1, v).squeeze(2))
+                column.append(values[name].expand(b, h, 1, 1, v).reshape(b, h, v))
         return *states, *(torch.stack(column, dim=1) for column in outputs)
 
     def step(self, states: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -216,7 +216,7 @@ def _prepare(
     device = next(x.device for x in arguments.values() if isinstance(x, Tensor))
 
     fixed = {name: _number(float(size), device) for name, size in sizes.items() if name != "B"}
-    fixed["h"] = torch.arange(sizes["H"], dtype=torch.float64, device=device).reshape(1, -1, 1, 1)
+    fixed["h"] = torch.arange(sizes["H"], dtype=torch.float64, device=device).reshape(1, -1, 1, 1, 1)
     extents = dict(fixed)
     series = {}
     for declaration in document.declarations:
@@ -235,15 +235,12 @@ def _prepare(
 
 
 def _spread(declaration: Declaration, value: Tensor) -> Tensor:
-    """[B, T, H, ...] to [B, T, H, K, V], or [H, ...] to [1, H, K, V]; extent 1 along axes it does not have."""
+    """[B, T, H, ...] to [B, T, H, K, S, V], or [H, ...] to [1, H, K, S, V]; extent 1 along axes it does not have."""
     if declaration.kind == "scalar":
-        return value.reshape(1, 1, 1, 1)
-    own = [axis for axis in declaration.axes if axis != "t"]
-    lead = value.dim() - len(own)
-    value = value.permute(*range(lead), *(lead + own.index(axis) for axis in sorted(own)))
-    for axis in ("i", "j"):
-        if axis not in own:
-            value = value.unsqueeze(lead + (0 if axis == "i" else 1))
+        return value.reshape(ONES)
+    extents = dict(zip(reversed(declaration.axes), reversed(value.shape), strict=False))
+    lead = value.shape[: value.dim() - sum(axis in DIMENSIONS for axis in declaration.axes)]
+    value = value.reshape(*lead, *(extents.get(axis, 1) for axis in DIMENSIONS))
     return value if "t" in declaration.axes else value.unsqueeze(0)
 
 
@@ -251,20 +248,19 @@ def _sizes(
     document: Document, arguments: Mapping[str, Tensor | float | None], initial_states: Sequence[Tensor | None]
 ) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    names = {"i": "K", "j": "V"}
     for declaration in document.declarations:
         value = arguments.get(declaration.name)
         if not isinstance(value, Tensor) or declaration.kind == "scalar":
             continue
         lead = "BTH" if "t" in declaration.axes else "H"
-        axes = [*lead, *(names[axis] for axis in declaration.axes if axis != "t")]
+        axes = [*lead, *(EXTENT[axis] for axis in declaration.axes if axis != "t")]
         if len(axes) != value.dim():
             raise ValueError(f"{document.name}: {declaration.name} has shape {tuple(value.shape)}, expected {axes}")
         for axis, size in zip(axes, value.shape, strict=True):
             if sizes.setdefault(axis, size) != size:
                 raise ValueError(f"{document.name}: {declaration.name} has {axis} = {size}, others {sizes[axis]}")
     for state, given in zip(document.states, initial_states, strict=True):
-        axes = ["B", "H", *(names[axis] for axis in state.axes)]
+        axes = ["B", "H", *(EXTENT[axis] for axis in state.axes)]
         for axis, size in zip(axes, given.shape if given is not None else (), strict=given is not None):
             if sizes.setdefault(axis, size) != size:
                 raise ValueError(f"{document.name}: the initial state has {axis} = {size}, others {sizes[axis]}")

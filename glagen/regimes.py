@@ -34,7 +34,7 @@ from torch import Tensor
 from glagen.ir.document import Declaration, Document
 from glagen.ir.expr import Apply, Expr, Ref, number, refs, rewrite, walk
 from glagen.ir.interval import REALS, Interval
-from glagen.reference import evaluate, output_names, run_states
+from glagen.reference import ONES, evaluate, output_names, run_states
 
 REGIMES = ("zero", "mild", "unit", "strong", "extreme", "reset", "neighbours", "clean")
 SHARE = 0.02  # of the gates that `extreme`, `reset` and `clean` close: half of them single channels, half whole steps
@@ -47,7 +47,10 @@ CLOSED = 250.0  # as good as infinite for a log gate that is computed: its expon
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Extents of a call, and whether it has an initial state and a gradient from its final state."""
+    """Extents of a call, and whether it has an initial state and a gradient from its final state.
+
+    Where a spec has slots, there are half as many, and one, as keys are wide.
+    """
 
     B: int
     T: int
@@ -55,6 +58,11 @@ class Case:
     K: int
     V: int
     state: bool = True
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """The extents of feature axes, by axis."""
+        return {"i": self.K, "s": self.K // 2 + 1, "j": self.V}
 
     def __str__(self) -> str:
         return f"B{self.B} T{self.T} H{self.H} K{self.K} V{self.V}{'' if self.state else ' stateless'}"
@@ -126,24 +134,24 @@ def gate_factors(document: Document) -> tuple[Expr, ...]:
             return rewrite(bodies[node.name], inline)
         return None
 
-    found = [f for name in bodies if name in states for f in _factors(rewrite(bodies[name], inline), states)]
+    found = [f for name in bodies if name in states for f in _factors(rewrite(bodies[name], inline), name)]
     return tuple(dict.fromkeys(found))
 
 
-def _factors(expr: Expr, states: set[str]) -> list[Expr]:
+def _factors(expr: Expr, state: str) -> list[Expr]:
     def holds(node: Expr) -> bool:
-        return any(isinstance(n, Ref) and n.name in states for n in walk(node))
+        return any(isinstance(n, Ref) and n.name == state for n in walk(node))
 
     match expr:
         case Apply(function="mul", args=(x, y)):
             if not holds(expr):
                 return []
-            first, second = (_factors(a, states) if holds(a) else _single(a) for a in (x, y))
+            first, second = (_factors(a, state) if holds(a) else _single(a) for a in (x, y))
             return first + second
         case Apply(function="div", args=(x, y)):
-            return [*_factors(x, states), Apply("div", (number(1), y))] if holds(x) else []
+            return [*_factors(x, state), Apply("div", (number(1), y))] if holds(x) else []
         case Apply(function="add" | "sub" | "neg", args=args):
-            return [f for a in args for f in _factors(a, states)]
+            return [f for a in args for f in _factors(a, state)]
         case _:
             return []
 
@@ -173,7 +181,7 @@ def _shape(declaration: Declaration, case: Case) -> tuple[int, ...]:
 
 def _extents(axes: tuple[str, ...], case: Case) -> tuple[int, ...]:
     """The extents of those axes that are features."""
-    return tuple({"i": case.K, "j": case.V}[axis] for axis in axes if axis != "t")
+    return tuple(case.widths[axis] for axis in axes if axis != "t")
 
 
 def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -222,14 +230,14 @@ def _gate(
 
     def value_of(r: Ref) -> Tensor:
         if r.name == declaration.name:
-            return grid.reshape(-1, 1, 1, 1)
+            return grid.reshape(-1, *ONES[1:])
         typical = _typical(declared[r.name]) if r.name in declared else {"h": 0.0, "H": 2.0}.get(r.name, 64.0)
-        return torch.full((1, 1, 1, 1), typical, dtype=torch.float64)
+        return torch.full(ONES, typical, dtype=torch.float64)
 
     product = torch.zeros_like(grid)
     for factor in gates:
         if any(r.name == declaration.name for r in refs(factor)):
-            value = evaluate(factor, value_of, {"K": 1, "V": 1}, torch.device("cpu"))
+            value = evaluate(factor, value_of, {"K": 1, "S": 1, "V": 1}, torch.device("cpu"))
             product = product + value.log().reshape(-1)
     product = product.nan_to_num(0.0, neginf=-LARGEST).clamp(min=-LARGEST)
     product = product - product.max()  # what the other gates at their typical value contribute

@@ -184,25 +184,62 @@ COMBINATIONS = (
 
 
 def spec_of_states(choose: Chooser) -> str:
-    """A spec of one or two states, with and without keys or values, and outputs that combine their reads."""
+    """A spec of one state or several, with and without keys or values, and outputs that combine their reads.
+
+    Perhaps with a running maximum that stabilises them, with a state in the gate of another, or with slots.
+    """
     draft = Draft()
     q, k = (draft.declare(stem, "t,i") for stem in "qk")
     v = draft.declare("v", "t,j")
+    style = choose.one(("plain", "plain", "stabilised", "chained", "slots"))
+    if style == "slots":
+        return _of_slots(choose, draft, q, k, v)
     states = [("S", "i,j"), *choose.one(((), (("z", "i"),), (("y", "j"),), (("Z", "i,j"),)))]
-    reads = []
+    factor, weight = "", ""
+    if style == "stabilised":
+        g, x = draft.declare("g", "t", _domain("[-inf, 0]")), draft.declare("x", "t")
+        draft.equations.append(f"m[t] = max({x}, {g} + m[t-1])")
+        factor, weight = f"exp({g} + m[t-1] - m[t])", f"exp({x} - m[t]) * "
+    reads: list[str] = []
     for name, axes in choose.order(states):
         sides = [side for side in ("K", "V", "scalar") if AXIS.get(side, "") in ("", *axes.split(","))]
         factors = [_gate(draft, choose.one(GATES), choose.one(sides)) for _ in range(choose.number(0, 2))]
+        factors += [factor] if factor else []
+        if style == "chained":
+            factors.append(f"sigmoid({_number(reads[-1], v)})" if reads else f"sigmoid(sum(i, {q} * {k}))")
         decayed = " * ".join([*(f"({f})" for f in factors), f"{name}[t-1,{axes}]"])
-        write = {"i": k, "j": v, "i,j": f"{choose.one(FEATURE_MAPS).replace('{}', k)} * {v}"}[axes]
-        draft.equations.append(f"{name}[t,{axes}] = {decayed} + {write}")
+        key = choose.one((k, f"softmax(i, {k})", f"{k} / sqrt(1 + sum(i, {k} ** 2))"))
+        mapped = choose.one(FEATURE_MAPS).replace("{}", f"({key})")
+        write = {"i": f"({key})", "j": v, "i,j": f"({mapped}) * {v}"}[axes]
+        draft.equations.append(f"{name}[t,{axes}] = {decayed} + {weight}{write}")
         state = f"{name}[{choose.one(('t', 't-1'))},{axes}]"
         reads.append(f"sum(i, {q} * {state})" if "i" in axes else state)
     reads.sort(key=lambda read: "z[" in read)  # what has no values comes second
     second = reads[1] if len(states) > 1 else f"sum(i, {k} * S[t-1,i,j])"
     body = choose.one(COMBINATIONS).format(x=reads[0], y=second, q=q, k=k, v=v)
     draft.equations.append(f"o[t,j] = {body}")
-    return _text(choose, draft, "[" + ", ".join(f'"{name}[{axes}]"' for name, axes in states) + "]")
+    listed = [*(["m"] if factor else []), *(f'"{name}[{axes}]"' for name, axes in states)]
+    return _text(choose, draft, f"[{', '.join(listed)}]")
+
+
+def _number(read: str, v: str) -> str:
+    """One number a step, of a read."""
+    return read if "z[" in read else f"sum(j, {v} * {read})"
+
+
+def _of_slots(choose: Chooser, draft: Draft, q: str, k: str, v: str) -> str:
+    """Keys are remembered by slot, and values by slot; what is read of the former reads the latter."""
+    a = f"exp({draft.declare('g', 't,s', _domain('[-inf, 0]'))})"
+    weight = choose.one(("(1 - {a})", "sigmoid({w})", "softmax(s, {w})"))
+    weight = weight.format(a=a, w=draft.declare("w", "t,s") if "{w}" in weight else "")
+    other = _gate(draft, choose.one(GATES), "scalar") if choose.number(0, 2) == 0 else ""
+    times = f" * ({other})" if other else ""
+    draft.equations.append(f"P[t,i,s] = {a} * P[t-1,i,s] + {k} * {weight}")
+    draft.equations.append(f"R[t,s,j] = {a} * R[t-1,s,j]{times} + {weight} * {v}")
+    found = draft.define("p", "t,s", f"sum(i, {q} * P[{choose.one(('t', 't-1'))},i,s])")
+    reading = choose.one((f"softmax(s, {found})", found, f"tanh({found})"))
+    draft.equations.append(f"o[t,j] = sum(s, {reading} * R[{choose.one(('t', 't-1'))},s,j])")
+    return _text(choose, draft, '["P[i, s]", "R[s, j]"]')
 
 
 def _output(choose: Chooser, draft: Draft, read: str, q: str, k: str, v: str) -> str:

@@ -83,7 +83,7 @@ def launches(
     def record(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         found.setdefault(self.fn.__name__, Launch(self, args, options))
 
-    sizes = {"t": 2 * module.CHUNK, "i": K, "j": V}
+    sizes = {"t": 2 * module.CHUNK, "i": K, "s": K // 2 + 1, "j": V}
     with mock.patch.object(JITFunction, "run", record), _pretend(module, capability):
         for states in ("saved", "recomputed"):
             arguments: dict[str, Any] = {}

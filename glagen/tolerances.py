@@ -77,7 +77,8 @@ CHANNEL_FACTOR = 5.0  # a channel is a thousandth of the numbers, and the worst 
 # A channel of n numbers is measured against its own RMS, and never against less than this or 1/n of the tensor's.
 # Below 1e-3 of the tensor a channel is made of cancelled sums (a gate's gradient where almost nothing passes), and its
 # error is that of the terms, not of the sum. 1/n: the RMS of n draws falls below 1/n of what it should be too often to
-# be told from an error while n is 1 to 10, and never after.
+# be told from an error while n is 1 to 10, and never after. Where some steps are far larger than all others (a time
+# step of 250 beside ones of 0.1), n is how many equal ones would have as much of a say.
 CHANNEL_FLOOR = 1e-3
 
 # Arguments are of order one, so a tensor whose RMS is below this is one that gates have all but closed, or whose terms
@@ -100,8 +101,8 @@ def budgets(precision: Precision, rows: int) -> tuple[float, float]:
 def errors(x: Tensor, expected: Tensor, layout: str) -> tuple[float, float]:
     """The RMS error of a tensor relative to its RMS: over the whole, and the worst of its channels.
 
-    The channels of BTHD are those of each head, (h, d); of BTH the heads; of a state, BHKV, its rows and its columns,
-    for a gate closes either; of a parameter, HD or H, its single numbers. A channel that gates have closed is small
+    The channels of BTHD are those of each head, (h, d); of BTH the heads; of a state, BHKV or with S, its rows and its
+    columns, for a gate closes either; of a parameter, HD or H, its numbers. A channel that gates have closed is small
     and counts by its own size, so that it cannot hide behind an open one, down to CHANNEL_FLOOR and ZERO, so that
     rounding noise around zero is no error. NaN if x has the wrong shape or holds a NaN; infinite or NaN if infinity.
     """
@@ -112,10 +113,20 @@ def errors(x: Tensor, expected: Tensor, layout: str) -> tuple[float, float]:
     scale = squares.mean().sqrt().clamp(min=ZERO)
     over = difference.mean().sqrt() / scale
     worst = []
-    for kept in [f"H{axis}" for axis in layout if axis in "KV"] or ["HD"]:
+    for kept in [f"H{axis}" for axis in layout if axis in "KSV"] or ["HD"]:
         along = [n for n, axis in enumerate(layout) if axis not in kept]
-        floor = max(CHANNEL_FLOOR, 1 / math.prod(x.shape[n] for n in along))
+        columns = [n for n, axis in enumerate(layout) if axis in kept[1:]]
+        floor = (1 / _count(squares, columns, along)).clamp(min=CHANNEL_FLOOR)
         own = squares.mean(along).sqrt() if along else squares.sqrt()
         off = difference.mean(along).sqrt() if along else difference.sqrt()
         worst.append((off / torch.maximum(own, floor * scale)).max())
     return float(over), float(torch.stack(worst).max())
+
+
+def _count(squares: Tensor, columns: list[int], rows: list[int]) -> Tensor:
+    """How many rows of each head have a say in its RMS, `columns` being one."""
+    if not rows:
+        return torch.ones_like(squares)
+    energy = squares.mean(columns, keepdim=True) if columns else squares
+    count = energy.sum(rows, keepdim=True).square() / energy.square().sum(rows, keepdim=True)
+    return count.nan_to_num(nan=math.prod(squares.shape[n] for n in rows)).squeeze(rows)

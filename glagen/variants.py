@@ -9,7 +9,7 @@ from torch import Tensor
 
 from glagen.ir.document import Declaration, Document
 from glagen.ir.expr import Ref, refs, walk
-from glagen.reference import evaluate, output_names
+from glagen.reference import ONES, evaluate, output_names
 from glagen.regimes import Problem
 
 LEFT_OVER = 3  # steps after the last packed sequence
@@ -21,8 +21,8 @@ def with_constants(document: Document, problem: Problem) -> Problem:
     """The problem with the constants that it leaves to their defaults: [H, ...], float64."""
     case = problem.case
     sizes = {"H": case.H, "K": case.K, "V": case.V}
-    known = {n: torch.tensor(float(size), dtype=torch.float64).reshape(1, 1, 1, 1) for n, size in sizes.items()}
-    known["h"] = torch.arange(case.H, dtype=torch.float64).reshape(1, -1, 1, 1)
+    known = {n: torch.tensor(float(size), dtype=torch.float64).reshape(ONES) for n, size in sizes.items()}
+    known["h"] = torch.arange(case.H, dtype=torch.float64).reshape(1, -1, 1, 1, 1)
 
     def value_of(reference: Ref) -> Tensor:
         return known[reference.name]
@@ -32,7 +32,7 @@ def with_constants(document: Document, problem: Problem) -> Problem:
         if d.kind == "constant" and arguments[d.name] is None:
             assert d.default is not None
             value = evaluate(d.default, value_of, sizes, torch.device("cpu")).flatten()
-            shape = [{"i": case.K, "j": case.V}[a] for a in d.axes]
+            shape = [case.widths[a] for a in d.axes]
             arguments[d.name] = value.reshape(-1, *(1 for _ in shape)).expand(case.H, *shape)
     return replace(problem, arguments=arguments)
 

@@ -20,7 +20,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from glagen.ir.document import Document
+from glagen.ir.document import EXTENT, FEATURES, Document
 from glagen.reference import output_names, run_states
 from glagen.regimes import REGIMES, Case, Problem, draw
 from glagen.report import Report, Row
@@ -205,13 +205,13 @@ def compare(
 ) -> tuple[Row, ...]:
     """One row for each tensor of `actual`; `labels` are the row's regime, case, precision and mode."""
     layouts = {
-        f"d {d.name}": ("BT" if "t" in d.axes else "") + "H" + "D" * ("i" in d.axes or "j" in d.axes)
+        f"d {d.name}": ("BT" if "t" in d.axes else "") + "H" + "D" * any(axis in d.axes for axis in FEATURES)
         for d in document.declarations
     }
     layouts |= dict.fromkeys(output_names(document), "BTHD")
     for names in (final_names(document), initial_gradients(document)):
         for name, state in zip(names, document.states, strict=True):
-            layouts[name] = "BH" + "K" * ("i" in state.axes) + "V" * ("j" in state.axes)
+            layouts[name] = "BH" + "".join(EXTENT[axis] for axis in state.axes)
     count = math.prod(expected[output_names(document)[0]].shape[:3])
     rows = []
     for name, x in actual.items():

@@ -13,7 +13,7 @@ from glagen.check.roles import find_outputs, find_state
 from glagen.check.substitute import substitute
 from glagen.errors import InternalError, SpecError
 from glagen.ir.document import Document
-from glagen.ir.expr import Expr
+from glagen.ir.expr import Expr, Softmax, walk
 from glagen.ir.recurrence import Composite, Recurrence
 
 __all__ = ["check"]
@@ -36,9 +36,10 @@ def check(document: Document) -> Recurrence | Composite:
     bodies = substitute(scope, report)
     sound = not report.diagnostics
     found: Recurrence | Composite | None
-    if [state.axes for state in document.states] == [("i", "j")]:
+    rows = any(isinstance(node, Softmax) for body in bodies.values() for node in walk(body))
+    if [state.axes for state in document.states] == [("i", "j")] and not rows:
         found = _recurrence(document, scope, bodies, domains, report)
-        if found is None and sound:  # perhaps because outputs are not linear in reads
+        if found is None and sound:  # perhaps because outputs are not linear in reads, or a gate has a sum
             report = Report()
             found = find_parts(document, scope, bodies, domains, report)
     else:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from glagen.check.names import STATE_AXES, Scope
 from glagen.check.report import Report, shown
-from glagen.ir.document import AXES, Equation
-from glagen.ir.expr import Expr, Index, Ref, Sum, children, free_axes
+from glagen.ir.document import AXES, EXTENT, Equation
+from glagen.ir.expr import Along, Expr, Index, Ref, Softmax, Sum, children, free_axes, refs
 
 
 def check_axes(scope: Scope, report: Report) -> None:
@@ -24,8 +24,9 @@ def check_axes(scope: Scope, report: Report) -> None:
 def _extents(scope: Scope, report: Report) -> None:
     """Widths are those of tensors: one must have axis i, and one axis j."""
     span = next(iter(scope.states.values())).span
-    for axis, extent in (("i", "K"), ("j", "V")):
-        if not any(axis in d.axes for d in scope.declarations.values()):
+    used = {x.axis for e in scope.equations.values() for r in refs(e.body) for x in r.indices}
+    for axis, extent in EXTENT.items():
+        if axis in (used | {"i", "j"}) - {"t"} and not any(axis in d.axes for d in scope.declarations.values()):
             helped = f"give an input axis {axis}, which says how wide it is"
             report.fault(f"nothing in `inputs` has axis {axis}: {extent} is unknown", span, helped)
 
@@ -55,15 +56,19 @@ def _visit(
         case Ref():
             if _subscripts(expr, equation, scope, report):
                 _free(expr, equation, bound, report, reported)
-        case Sum(axis=axis, body=body):
-            if axis == "t":
+        case Along(axis=axis, body=body):
+            name = type(expr).__name__.lower()
+            if axis == "t" and isinstance(expr, Softmax):
+                helped = "a step knows nothing of later ones; softmax runs over i, s or j"
+                report.fault("a softmax cannot run over time", expr.span, helped, equation.target.name)
+            elif axis == "t":
                 helped = "sums over time are what the state is for: `S[t,i,j] = S[t-1,i,j] + ...`"
                 report.fault("a sum cannot run over time", expr.span, helped, equation.target.name)
             elif axis not in free_axes(body):
-                message = f"the sum over {axis} has nothing that depends on {axis}"
-                helped = f"remove the sum, or subscript its terms with {axis}"
+                message = f"the {name} over {axis} has nothing that depends on {axis}"
+                helped = f"remove the {name}, or subscript its terms with {axis}"
                 report.fault(message, expr.span, helped, equation.target.name)
-            _visit(body, equation, bound | {axis}, scope, report, reported)
+            _visit(body, equation, bound | ({axis} if isinstance(expr, Sum) else set()), scope, report, reported)
         case _:
             for child in children(expr):
                 _visit(child, equation, bound, scope, report, reported)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 from glagen.errors import InternalError
-from glagen.ir.expr import Apply, Expr, Number, Ref, Sum
+from glagen.ir.expr import Along, Apply, Expr, Number, Ref
 
 MAX_BITS = 16_384
 MAX_EXPONENT = 64
@@ -27,8 +28,8 @@ def fold(expr: Expr) -> Expr:
     match expr:
         case Number() | Ref():
             return expr
-        case Sum(axis=axis, body=body):
-            return Sum(axis, fold(body), span=expr.span)
+        case Along(body=body):
+            return replace(expr, body=fold(body))
         case Apply(function=function, args=args):
             inside = tuple(fold(arg) for arg in args)
             values = [arg.value for arg in inside if isinstance(arg, Number)]
@@ -62,7 +63,7 @@ def bits(expr: Expr) -> int:
             return _length(value)
         case Ref():
             return 1
-        case Sum(body=body):
+        case Along(body=body):
             return bits(body)
         case Apply(function="pow", args=(x, Number(value=n))):
             return bits(x) * (1 + int(abs(n)))
@@ -75,7 +76,7 @@ def bits(expr: Expr) -> int:
 def terms_when_expanded(expr: Expr) -> int:
     """How many terms a folded expression, or an argument in it, can have once multiplied out; a bound."""
     match expr:
-        case Number() | Ref() | Sum():
+        case Number() | Ref() | Along():
             return 1
         case Apply(function="add" | "sub", args=(x, y)):
             return terms_when_expanded(x) + terms_when_expanded(y)
@@ -94,7 +95,7 @@ def degree(expr: Expr) -> int:
     match expr:
         case Number():
             return 0
-        case Ref() | Sum():
+        case Ref() | Along():
             return 1
         case Apply(function="mul" | "div", args=(x, y)):
             return degree(x) + degree(y)

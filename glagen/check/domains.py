@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 
 from glagen.check.constants import MAX_EXPONENT
-from glagen.check.intervals import apply_interval, point, sum_interval
+from glagen.check.intervals import along_interval, apply_interval, point
 from glagen.check.names import Scope
 from glagen.check.report import Report, shown
 from glagen.errors import InternalError
 from glagen.ir.document import Declaration
-from glagen.ir.expr import Apply, Expr, Number, Ref, Sum, walk
+from glagen.ir.expr import Along, Apply, Expr, Number, Ref, walk
 from glagen.ir.interval import REALS, Interval
 
 _SMALLEST, _LARGEST = 1e-30, 1e30  # well within float32
@@ -27,8 +27,8 @@ def interval_of(expr: Expr, domains: Domains) -> Interval:
             return point(float(value))
         case Ref(name=name):
             return domains.get(name, REALS)
-        case Sum(body=body):
-            return sum_interval(interval_of(body, domains))
+        case Along(body=body):
+            return along_interval(type(expr), interval_of(body, domains))
         case Apply(function=function, args=args):
             return apply_interval(function, tuple(interval_of(arg, domains) for arg in args))
         case _:
@@ -79,8 +79,8 @@ def _visit(expr: Expr, domains: Domains, fault: _Fault) -> Interval:
             found = point(float(value))
         case Ref(name=name):
             return domains.get(name, REALS)
-        case Sum(body=body):
-            return sum_interval(_visit(body, domains, fault))
+        case Along(body=body):
+            return along_interval(type(expr), _visit(body, domains, fault))
         case Apply(function=function, args=args):
             inside = tuple(_visit(arg, domains, fault) for arg in args)
             if _apply_fault(expr, inside, fault):
@@ -140,7 +140,7 @@ def _mentions_only(expr: Expr, names: set[str]) -> bool:
 
 
 def _is_constant(expr: Expr) -> bool:
-    return not any(isinstance(node, Ref | Sum) for node in walk(expr))
+    return not any(isinstance(node, Ref | Along) for node in walk(expr))
 
 
 def _default(declaration: Declaration, report: Report) -> None:

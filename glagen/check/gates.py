@@ -14,7 +14,7 @@ from glagen.errors import Span
 from glagen.ir.document import AXES
 from glagen.ir.expr import Apply, Expr, Number, Ref, free_axes, refs, walk
 from glagen.ir.interval import Interval
-from glagen.ir.recurrence import SIDE_AXES, Gate
+from glagen.ir.recurrence import SIDES, Gate
 
 MAX_WORK = 64  # terms times degree: factoring takes time without bound, and at this size less than a second
 
@@ -24,18 +24,20 @@ _LINEAR_GATE = Interval(0, 1, low_open=True)
 _RATE = Interval(0, float("inf"), high_open=True)
 
 
-def find_gates(kept: tuple[Term, ...], domains: Domains, fault: Fault) -> tuple[Gate, ...]:
+def find_gates(
+    kept: tuple[Term, ...], domains: Domains, fault: Fault, key: str = "i", value: str = "j"
+) -> tuple[Gate, ...]:
     """The gates of a state, from the terms of its update that have S[t-1].
 
     Requires: at least one term. Ensures: each gate's log is at most 0; gates come in order of SIDES. What is not so
     is reported, and the result then means nothing.
     """
-    factors = kept[0].factors if len(kept) == 1 else _factored(kept)
-    decay = _Decay(factors, kept[0].span, domains, fault)
+    factors = kept[0].factors if len(kept) == 1 else _factored(kept, key, value)
+    decay = _Decay(factors, kept[0].span, domains, fault, key, value)
     if not decay.positive(factors):
         return ()
     for factor in factors:
-        if not _is_whole(factor) and terms_when_expanded(factor) * degree(factor) > MAX_WORK:
+        if not decay.is_whole(factor) and terms_when_expanded(factor) * degree(factor) > MAX_WORK:
             message = "this gate multiplies out to too many terms"
             fault(message, factor.span or kept[0].span, "compute it outside the op and pass its logarithm")
             return ()
@@ -50,6 +52,8 @@ class _Decay:
     span: Span | None
     domains: Domains
     fault: Fault
+    key: str  # axes of the state
+    value: str
 
     def positive(self, factors: tuple[Expr, ...]) -> bool:
         """Whether every factor is greater than 0, or the exponential of a log gate; reports those that are not."""
@@ -77,10 +81,10 @@ class _Decay:
 
     def gates(self) -> tuple[Gate, ...]:
         """One gate for each side that has any. Requires: every factor positive."""
-        sides: dict[str, list[Expr]] = {side: [] for side in SIDE_AXES}
+        sides: dict[str, list[Expr]] = {side: [] for side in SIDES}
         mixed = False
         for term in self.logs():
-            side = _side(term)
+            side = self.side(term)
             if side is None:
                 mixed = True
                 self.mixed(term)
@@ -99,7 +103,7 @@ class _Decay:
         """The terms of the decay's logarithm."""
         found: list[Expr] = []
         for factor in self.factors:
-            if _is_whole(factor):
+            if self.is_whole(factor):
                 found.append(algebra.stable(Apply("log", (factor,))))
             else:
                 found.extend(algebra.log_terms(factor))
@@ -123,11 +127,11 @@ class _Decay:
         return Gate(side, log, tuple(axis for axis in AXES if axis in axes), interval_of(log, self.domains))
 
     def mixed(self, term: Expr) -> None:
-        both = next((ref for ref in refs(term) if _side(ref) is None), term)
+        both = next((ref for ref in refs(term) if self.side(ref) is None), term)
         self.fault(
             f"gate `{shown(both)}` does not separate into a key part and a value part",
             self.place(both, *refs(term)),
-            "a chunkwise form needs log-gates of the form gK[t,i] + gV[t,j]",
+            f"a chunkwise form needs log-gates of the form gK[t,{self.key}] + gV[t,{self.value}]",
         )
 
     def rising(self, gate: Gate, terms: list[Expr]) -> None:
@@ -166,26 +170,24 @@ class _Decay:
                     return node.span
         return written[0].span if written else self.span
 
+    def side(self, expr: Expr) -> str | None:
+        """The side that an expression's axes belong to; None for one that has both keys' and values'."""
+        sides = {frozenset({self.key}): "K", frozenset({self.value}): "V", frozenset(): "scalar"}
+        return sides.get(free_axes(expr) - {"t"})
 
-def _factored(kept: tuple[Term, ...]) -> tuple[Expr, ...]:
+    def is_whole(self, factor: Expr) -> bool:
+        """Whether a factor is a sum on one side: its logarithm needs no algebra."""
+        return isinstance(factor, Apply) and factor.function in ("add", "sub") and self.side(factor) is not None
+
+
+def _factored(kept: tuple[Term, ...], key: str, value: str) -> tuple[Expr, ...]:
     """A sum of products as a product, where all of them have the same value part or the same key part."""
-    for axis in ("j", "i"):
+    for axis in (value, key):
         common, *others = (tuple(f for f in term.factors if axis in free_axes(f)) for term in kept)
         if all(other == common for other in others):
             rest = (product(tuple(f for f in term.factors if axis not in free_axes(f))) for term in kept)
             return (add(tuple(rest)), *common)
     return (add(tuple(product(term.factors) for term in kept)),)
-
-
-def _side(expr: Expr) -> str | None:
-    """The side that an expression's axes belong to; None for one that has both i and j."""
-    axes = free_axes(expr) - {"t"}
-    return next((side for side, own in SIDE_AXES.items() if set(own) == axes), None)
-
-
-def _is_whole(factor: Expr) -> bool:
-    """Whether a factor is a sum on one side: its logarithm needs no algebra."""
-    return isinstance(factor, Apply) and factor.function in ("add", "sub") and _side(factor) is not None
 
 
 def _is_positive(interval: Interval) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from glagen.errors import InternalError
+from glagen.ir.expr import Along, Sum
 from glagen.ir.interval import Interval
 
 EVERYTHING = Interval(-math.inf, math.inf)  # infinities included: what is known of x / 0
@@ -59,8 +60,12 @@ def apply_interval(function: str, args: tuple[Interval, ...]) -> Interval:
             raise InternalError(f"no interval rule for {function} of {len(args)} arguments")
 
 
-def sum_interval(body: Interval) -> Interval:
-    """One or more values of `body`, added."""
+def along_interval(function: type[Along], body: Interval) -> Interval:
+    """What a function gives of a row of one or more values of `body`."""
+    return _sum(body) if function is Sum else Interval(0.0, 1.0)
+
+
+def _sum(body: Interval) -> Interval:
     low, high = _End(body.low, body.low_open), _End(body.high, body.high_open)
     if low.at < 0:
         low = _End(-math.inf, math.isfinite(low.at) or low.open)

@@ -39,10 +39,12 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Writes expressions as sums of terms, linear in one state."""
+    """Writes expressions as sums of terms, linear in one state with these axes of keys and values."""
 
     state: str
     fault: Fault
+    key: str = "i"
+    value: str = "j"
 
     def terms(self, expr: Expr) -> tuple[Term, ...]:
         """The terms whose sum is `expr`.
@@ -50,7 +52,7 @@ class Linear:
         Ensures: expanded only where the state or a mixture of i and j makes it necessary. Where `expr` is not linear
         in the state, that is reported and its terms are left out.
         """
-        if not self.uses_state(expr) and _pure(expr.body if isinstance(expr, Sum) else expr):
+        if not self.uses_state(expr) and self.pure(expr.body if isinstance(expr, Sum) else expr):
             return (Term(_factors(expr), None, expr.span),)
         match expr:
             case Ref(name=name) if name == self.state:
@@ -68,7 +70,7 @@ class Linear:
             case Apply(function="pow", args=(x, Number(value=n))) if n.denominator == 1 and 1 <= n <= 8:
                 return self.power(self.terms(x), int(n), expr)
             case Apply(function="exp", args=(x,)) if not self.uses_state(x):
-                return (Term(_exp(self.terms(x)), None, expr.span),)
+                return (Term(self.exp(self.terms(x)), None, expr.span),)
             case Sum(axis=axis, body=body):
                 return self.summed(axis, self.terms(body), expr)
             case Apply() if not self.uses_state(expr):
@@ -147,40 +149,57 @@ class Linear:
     def summed_term(self, axis: str, term: Term, expr: Expr) -> Term | None:
         use = term.use
         if use is not None and use.query is None:
-            if axis != "i":
-                helped = f"`{self.state}` is read along its keys: `sum(i, q[t,i] * {shown(use.state)})`"
+            if axis != self.key:
+                helped = (
+                    f"`{self.state}` is read along its keys: `sum({self.key}, q[t,{self.key}] * {shown(use.state)})`"
+                )
                 self.fault(f"`{self.state}` is summed over {axis}", expr.span, helped)
                 return None
-            outside = tuple(f for f in term.factors if "j" in free_axes(f))
-            mixed = next((f for f in outside if "i" in free_axes(f)), None)
+            outside = tuple(f for f in term.factors if self.value in free_axes(f))
+            mixed = next((f for f in outside if self.key in free_axes(f)), None)
             if mixed is not None:
                 self.fault(
-                    f"`{shown(mixed)}` does not separate into a part of i and a part of j",
+                    f"`{shown(mixed)}` does not separate into a part of {self.key} and a part of {self.value}",
                     mixed.span or term.span,
-                    "a read is `sum(i, q[t,i] * S[t,i,j])`, times something of [t,j]",
+                    f"a read is `sum({self.key}, q[t,{self.key}] * {shown(use.state)})`, times something of "
+                    f"[t,{self.value}]",
                 )
                 return None
-            query = product(tuple(f for f in term.factors if "j" not in free_axes(f)))
+            query = product(tuple(f for f in term.factors if self.value not in free_axes(f)))
             return Term(outside, Use(use.state, query), expr.span)
         inside = tuple(f for f in term.factors if axis in free_axes(f))
         outside = tuple(f for f in term.factors if axis not in free_axes(f))
-        if use is not None and axis == "j":
-            self.fault("a read is summed over j", expr.span, "sum outputs over their values outside the op")
+        if use is not None and axis == self.value:
+            self.fault(f"a read is summed over {axis}", expr.span, "sum outputs over their values outside the op")
             return None
         if not inside:
             self.fault(
                 f"a term of this sum does not depend on {axis}", term.span, f"take it out of the sum over {axis}"
             )
             return None
-        mixed = next((f for f in inside if not _pure(f)), None)
+        mixed = next((f for f in inside if not self.pure(f)), None)
         if mixed is not None:
             self.fault(
-                f"`{shown(mixed)}` in a sum over {axis} does not separate into a part of i and a part of j",
+                f"`{shown(mixed)}` in a sum over {axis} does not separate into a part of {self.key} and a part of "
+                f"{self.value}",
                 mixed.span or expr.span,
-                "a local sum is over products of what has i and what has j; pass this sum as an input",
+                f"a local sum is over products of what has {self.key} and what has {self.value}; pass this sum as an "
+                "input",
             )
             return None
         return Term((*outside, Sum(axis, product(inside), span=expr.span)), use, expr.span)
+
+    def pure(self, expr: Expr) -> bool:
+        return not {self.key, self.value} <= free_axes(expr)
+
+    def exp(self, terms: tuple[Term, ...]) -> tuple[Expr, ...]:
+        """exp of a sum as a product: what has no values' axis, what has no keys', and each term that has both."""
+        exponents = [product(term.factors) for term in terms]
+        key = [x for x in exponents if self.value not in free_axes(x)]
+        value = [x for x in exponents if self.value in free_axes(x) and self.key not in free_axes(x)]
+        mixed = [x for x in exponents if not self.pure(x)]
+        groups = [group for group in (key, value, *([x] for x in mixed)) if group]
+        return tuple(apply("exp", add(tuple(group))) for group in groups)
 
 
 def product(factors: tuple[Expr, ...]) -> Expr:
@@ -227,20 +246,6 @@ def _factors(expr: Expr) -> tuple[Expr, ...]:
             return (MINUS_ONE, *_factors(x))
         case _:
             return (expr,)
-
-
-def _pure(expr: Expr) -> bool:
-    return not {"i", "j"} <= free_axes(expr)
-
-
-def _exp(terms: tuple[Term, ...]) -> tuple[Expr, ...]:
-    """exp of a sum as a product: what has no j, what has no i, and each term that has both."""
-    exponents = [product(term.factors) for term in terms]
-    key = [x for x in exponents if "j" not in free_axes(x)]
-    value = [x for x in exponents if "j" in free_axes(x) and "i" not in free_axes(x)]
-    mixed = [x for x in exponents if not _pure(x)]
-    groups = [group for group in (key, value, *([x] for x in mixed)) if group]
-    return tuple(apply("exp", add(tuple(group))) for group in groups)
 
 
 def _scaled(terms: tuple[Term, ...], *factors: Expr) -> tuple[Term, ...]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from glagen.check.report import Report
 from glagen.errors import did_you_mean
-from glagen.ir.document import Declaration, Document, Equation, StateDeclaration
-from glagen.ir.expr import FUNCTIONS, Expr, Ref, refs, walk
+from glagen.ir.document import AXES, FEATURES, Declaration, Document, Equation, StateDeclaration
+from glagen.ir.expr import ALONG, FUNCTIONS, Expr, Ref, refs, walk
 
 EXTENTS = ("K", "V", "H", "T")
-STATE_AXES = (("i", "j"), ("i",), ("j",))
+STATE_AXES = tuple(axes for n in (2, 1, 0) for axes in itertools.combinations(FEATURES, n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +86,19 @@ def _states(document: Document, report: Report) -> None:
         s = state.name
         if state.axes not in STATE_AXES:
             helped = f"write `{s}[i, j]`: keys by values; time is implicit here"
-            report.fault(f"state `{s}` must have axes [i, j], [i] or [j]", state.span, helped, s)
+            report.fault(
+                f"state `{s}` must have axes [i, j], or one or two of i, s and j in order", state.span, helped, s
+            )
         if any(d.name == s for d in document.declarations):
             report.fault(f"`{s}` is an input too", state.span, "give the state another name", s)
         elif any(other.name == s for other in document.states[:n]):
             report.fault(f"there are two states `{s}`", state.span, "give one of them another name", s)
         elif s not in targets:
             at = ",".join(state.axes)
-            write = " * ".join({"i": "k[t,i]", "j": "v[t,j]"}.get(axis, axis) for axis in state.axes)
+            write = " * ".join(f"{'v' if axis == 'j' else 'k'}[t,{axis}]" for axis in state.axes)
             helped = f"add `{s}[t,{at}] = {s}[t-1,{at}] + {write}`, say"
+            if not state.axes:
+                helped = f"add `{s}[t] = max({s}[t-1] + g[t], x[t])`, say"
             report.fault(f"state `{s}` has no equation", state.span, helped, s)
 
 
@@ -124,9 +129,9 @@ def _unknown_name(name: str, known: list[str], unused: list[str]) -> tuple[str, 
     if name == "h":
         helped = "declare a constant: `gamma: {kind: constant, axes: [], value: 1 - 2**(-5 - h)}`"
         return "head `h` cannot stand in an equation", helped
-    if name in FUNCTIONS or name == "sum":
+    if name in FUNCTIONS or name in ALONG:
         return f"function `{name}` has no argument", f"write `{name}(...)`"
-    if name in ("t", "i", "j"):
+    if name in AXES:
         return f"axis `{name}` is not a value", "pass positions as an input"
     helped = did_you_mean(name, unused) or did_you_mean(name, known) or f"add `{name}` to `inputs`, or define it"
     return f"`{name}` is not declared", helped
@@ -191,8 +196,8 @@ def _cycle(names: list[str], ref: Ref, scope: Scope, report: Report) -> None:
     through = f" through {', '.join(f'`{name}`' for name in names[1:])}" if names[1:] else ""
     helped = "intermediate names are substituted; only the state goes from one step to the next"
     if ref.name in scope.states:
-        axes = ",".join(scope.states[ref.name].axes)
-        helped = f"the new state may depend on the old one, `{ref.name}[t-1,{axes}]`"
+        previous = ",".join(("t-1", *scope.states[ref.name].axes))
+        helped = f"the new state may depend on the old one, `{ref.name}[{previous}]`"
     report.fault(f"`{ref.name}` is defined by itself{through}", ref.span, helped)
 
 

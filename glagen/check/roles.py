@@ -11,7 +11,7 @@ from glagen.check.linearity import Fault, Linear, Term, Use, add, product
 from glagen.check.report import Report, shown
 from glagen.errors import InternalError, Span
 from glagen.ir.document import Document, Equation
-from glagen.ir.expr import Expr, Sum, free_axes, ref, walk
+from glagen.ir.expr import Along, Expr, free_axes, ref, walk
 from glagen.ir.recurrence import Output, Read, State, Write
 
 _DELTA = (
@@ -20,15 +20,18 @@ _DELTA = (
 )
 
 
-def find_state(equation: Equation, body: Expr, domains: Domains, report: Report) -> State | None:
+def find_state(
+    equation: Equation, body: Expr, domains: Domains, report: Report, key: str = "i", value: str = "j"
+) -> State | None:
     """The gates and writes of the state that `equation` defines; None where it has none, which is reported.
 
-    Requires: `body` is the right side with intermediate names written out, its axes and names checked.
+    Requires: `body` is the right side with intermediate names written out, its axes and names checked; `key` and
+    `value` are the axes of the state.
     """
     name = equation.target.name
     before = len(report.diagnostics)
     fault = fault_of(report, name)
-    terms = Linear(name, fault).terms(body)
+    terms = Linear(name, fault, key, value).terms(body)
     if len(report.diagnostics) > before:
         return None
     for term in terms:
@@ -41,8 +44,8 @@ def find_state(equation: Equation, body: Expr, domains: Domains, report: Report)
         previous = shown(ref(name, ("t-1", *(index.axis for index in equation.target.indices[1:]))))
         helped = f"add `{previous}`, times a gate if there is one; without it nothing is carried over time"
         fault(f"`{name}` forgets everything: `{previous}` is not in its equation", equation.target.span, helped)
-    gates = find_gates(kept, domains, fault) if kept else ()
-    writes = tuple(_write(term, fault) for term in terms if term.use is None)
+    gates = find_gates(kept, domains, fault, key, value) if kept else ()
+    writes = tuple(_write(term, fault, key, value) for term in terms if term.use is None)
     if not writes and len(report.diagnostics) == before:
         helped = "add a term such as `k[t,i] * v[t,j]`"
         fault(f"nothing is ever written to `{name}`", equation.target.span, helped)
@@ -51,24 +54,24 @@ def find_state(equation: Equation, body: Expr, domains: Domains, report: Report)
 
 def require_pointwise(factors: tuple[Expr, ...], span: Span | None, fault: Fault) -> None:
     """Gates, writes and queries are functions of single elements: a sum in one is reported."""
-    inner = next((node for factor in factors for node in walk(factor) if isinstance(node, Sum)), None)
+    inner = next((node for factor in factors for node in walk(factor) if isinstance(node, Along)), None)
     if inner is not None:
         message = f"`{shown(inner)}` inside a gate, a write or a query"
         fault(message, inner.span or span, "these are pointwise: pass this sum as an input")
 
 
-def _write(term: Term, fault: Fault) -> Write:
-    """A term of the update without the state: what has no j is the key, what has j but not i the value."""
-    key = tuple(f for f in term.factors if "j" not in free_axes(f))
-    value = tuple(f for f in term.factors if "j" in free_axes(f))
-    mixed = next((f for f in value if "i" in free_axes(f)), None)
+def _write(term: Term, fault: Fault, key: str, value: str) -> Write:
+    """A term of the update without the state: what has the axis of values is the value, all else the key."""
+    keys = tuple(f for f in term.factors if value not in free_axes(f))
+    values = tuple(f for f in term.factors if value in free_axes(f))
+    mixed = next((f for f in values if key in free_axes(f)), None)
     if mixed is not None:
         fault(
             f"write `{shown(mixed)}` does not separate into a key part and a value part",
             mixed.span or term.span,
-            "a write is a product `a[t,i] * b[t,j]`, or a sum of such products",
+            f"a write is a product `a[t,{key}] * b[t,{value}]`, or a sum of such products",
         )
-    return Write(algebra.stable(product(key)), algebra.stable(product(value)))
+    return Write(algebra.stable(product(keys)), algebra.stable(product(values)))
 
 
 @dataclass(slots=True)

@@ -9,62 +9,11 @@ they are the same. What only tells fla how to compute (`cu_seqlens_cpu`, `chunk_
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from glagen.files import packaged
-from glagen.loader import load
-
-Result = tuple[Tensor, Tensor | None]
-SMALLEST = 1e-10  # what fla adds to a normaliser
-LEFT_ALONE = ("chunk_size",)
-
-
-@functools.cache
-def _module(name: str) -> ModuleType:
-    return load(packaged("specs") / f"{name}.yaml")
-
-
-def _op(name: str) -> Callable[..., Result]:
-    op: Callable[..., Result] = getattr(_module(name), name)
-    return op
-
-
-def _refuse(function: str, options: dict[str, Any]) -> None:
-    unknown = [name for name in options if name not in LEFT_ALONE]
-    if unknown:
-        raise TypeError(f"{function}: unknown argument `{unknown[0]}`; tensors are [B, T, H, D]")
-
-
-def _run(
-    name: str,
-    timed: dict[str, Tensor],
-    fixed: dict[str, Any],
-    initial_state: Tensor | None,
-    output_final_state: bool,
-    cu_seqlens: Tensor | None,
-    reverse: bool = False,
-    state_v_first: bool = False,
-) -> Result:
-    """One of our ops; backwards in time, or with its states transposed, if asked."""
-    if reverse and cu_seqlens is not None:
-        raise ValueError(f"{name}: `reverse` and `cu_seqlens` do not go together here")
-    if reverse:
-        timed = {n: x.flip(1) for n, x in timed.items()}
-    if state_v_first and initial_state is not None:
-        initial_state = initial_state.transpose(-1, -2)
-    o, last = _op(name)(
-        **timed, **fixed, initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens
-    )
-    if state_v_first and last is not None:
-        last = last.transpose(-1, -2).contiguous()
-    return (o.flip(1) if reverse else o), last
-
+from glagen.compat.ops import Result, refuse, run
 
 # -- no gate -----------------------------------------------------------------------------------------------------------
 
@@ -110,22 +59,15 @@ def _linear_attn(
     cu_seqlens: Tensor | None,
     reverse: bool = False,
 ) -> tuple[Tensor, Any]:
-    pair = isinstance(initial_state, tuple)
-    start, sums = initial_state if isinstance(initial_state, tuple) else (initial_state, None)
-    if pair and not normalize:
-        raise ValueError("linear_attn: a pair of states is of use with `normalize` alone")
-    scale = k.shape[-1] ** -0.5 if scale is None else scale
-    fixed = {"scale": scale}
-    o, last = _run("linear_attn", {"q": q, "k": k, "v": v}, fixed, start, output_final_state, cu_seqlens, reverse)
+    timed, fixed = {"q": q, "k": k, "v": v}, {"scale": scale}
     if not normalize:
-        return o, last
-    wide = torch.promote_types(q.dtype, torch.float32)  # the divisor keeps its digits
-    ones = q.new_ones(*q.shape[:2], 1, 1, dtype=wide)
-    sums = None if sums is None else sums.squeeze(1)[..., None]  # [N, H, K, 1]: a state of one value
-    timed = {"q": q.to(wide), "k": k.to(wide), "v": ones}
-    divisor, z = _run("linear_attn", timed, fixed, sums, output_final_state, cu_seqlens, reverse)
-    o = (o.to(wide) / (divisor + SMALLEST)).to(o.dtype)
-    return o, (last, z[..., 0][:, None]) if z is not None else None
+        if isinstance(initial_state, tuple):
+            raise ValueError("linear_attn: a pair of states is of use with `normalize` alone")
+        return run("linear_attn", timed, fixed, initial_state, output_final_state, cu_seqlens, reverse)
+    start, sums = initial_state if isinstance(initial_state, tuple) else (initial_state, None)
+    states = None if start is None and sums is None else (start, None if sums is None else sums.squeeze(1))
+    o, last = run("linear_attn_normalized", timed, fixed, states, output_final_state, cu_seqlens, reverse)
+    return o, None if last is None else (last[0], last[1][:, None])
 
 
 # -- a gate per head ---------------------------------------------------------------------------------------------------
@@ -142,7 +84,7 @@ def chunk_retention(
     **kwargs: Any,
 ) -> Result:
     """RetNet's retention, with its decays 1 - 2**(-5 - h)."""
-    _refuse("chunk_retention", kwargs)
+    refuse("chunk_retention", kwargs)
     return fused_recurrent_retention(q, k, v, scale, initial_state, output_final_state, cu_seqlens=cu_seqlens)
 
 
@@ -159,9 +101,9 @@ def fused_recurrent_retention(
     **kwargs: Any,
 ) -> Result:
     """As `chunk_retention`, backwards in time or with states [N, H, V, K] if asked."""
-    _refuse("fused_recurrent_retention", kwargs)
+    refuse("fused_recurrent_retention", kwargs)
     timed, fixed = {"q": q, "k": k, "v": v}, {"scale": scale}
-    return _run("retnet", timed, fixed, initial_state, output_final_state, cu_seqlens, reverse, state_v_first)
+    return run("retnet", timed, fixed, initial_state, output_final_state, cu_seqlens, reverse, state_v_first)
 
 
 def chunk_lightning_attn(
@@ -177,7 +119,7 @@ def chunk_lightning_attn(
     **kwargs: Any,
 ) -> Result:
     """Lightning attention: head h of H in layer l of L decays at exp(-(8 h / H) (1 - l / L))."""
-    _refuse("chunk_lightning_attn", kwargs)
+    refuse("chunk_lightning_attn", kwargs)
     return fused_recurrent_lightning_attn(
         q, k, v, layer_idx, num_layers, scale, initial_state, output_final_state, cu_seqlens=cu_seqlens
     )
@@ -197,7 +139,7 @@ def fused_recurrent_lightning_attn(
 ) -> Result:
     """As `chunk_lightning_attn`, backwards in time if asked."""
     timed, fixed = {"q": q, "k": k, "v": v}, {"scale": scale, "depth": layer_idx / num_layers}
-    return _run("lightning_attn", timed, fixed, initial_state, output_final_state, cu_seqlens, reverse)
+    return run("lightning_attn", timed, fixed, initial_state, output_final_state, cu_seqlens, reverse)
 
 
 def chunk_simple_gla(
@@ -215,7 +157,7 @@ def chunk_simple_gla(
     **kwargs: Any,
 ) -> Result:
     """One log gate per head and step, g [B, T, H], one per head, g_gamma [H] (no gradient), both, or none."""
-    _refuse("chunk_simple_gla", kwargs)
+    refuse("chunk_simple_gla", kwargs)
     return fused_recurrent_simple_gla(
         q, k, v, g, g_gamma, scale, initial_state, output_final_state, False, state_v_first, cu_seqlens
     )
@@ -236,7 +178,7 @@ def fused_recurrent_simple_gla(
     **kwargs: Any,
 ) -> Result:
     """As `chunk_simple_gla`, backwards in time if asked."""
-    _refuse("fused_recurrent_simple_gla", kwargs)
+    refuse("fused_recurrent_simple_gla", kwargs)
     timed, fixed = {"q": q, "k": k, "v": v}, {"scale": scale}
     name = "linear_attn"
     if g is not None:
@@ -244,7 +186,7 @@ def fused_recurrent_simple_gla(
     elif g_gamma is not None:
         name = "lightning_attn"  # whose decays are any numbers per head
         fixed["slope"] = -g_gamma.detach()  # type: ignore[assignment]
-    return _run(name, timed, fixed, initial_state, output_final_state, cu_seqlens, reverse, state_v_first)
+    return run(name, timed, fixed, initial_state, output_final_state, cu_seqlens, reverse, state_v_first)
 
 
 def fused_chunk_simple_gla(
@@ -279,7 +221,7 @@ def chunk_gla(
 ) -> Result:
     """Gated linear attention: a log gate per key channel, g [B, T, H, K]."""
     timed, fixed = {"q": q, "k": k, "v": v, "g": g}, {"scale": scale}
-    return _run("gla", timed, fixed, initial_state, output_final_state, cu_seqlens, False, state_v_first)
+    return run("gla", timed, fixed, initial_state, output_final_state, cu_seqlens, False, state_v_first)
 
 
 def fused_recurrent_gla(
@@ -297,7 +239,7 @@ def fused_recurrent_gla(
     **kwargs: Any,
 ) -> Result:
     """Log gates per key channel, gk [B, T, H, K], per value channel, gv [B, T, H, V], both, or none."""
-    _refuse("fused_recurrent_gla", kwargs)
+    refuse("fused_recurrent_gla", kwargs)
     timed, fixed = {"q": q, "k": k, "v": v}, {"scale": scale}
     if gk is not None and gv is not None:
         name, gates = "gla_kv", {"gk": gk, "gv": gv}
@@ -307,7 +249,7 @@ def fused_recurrent_gla(
         name, gates = "gla_v", {"g": gv}
     else:
         name, gates = "linear_attn", {}
-    return _run(name, timed | gates, fixed, initial_state, output_final_state, cu_seqlens, reverse, state_v_first)
+    return run(name, timed | gates, fixed, initial_state, output_final_state, cu_seqlens, reverse, state_v_first)
 
 
 def chunk_rwkv6(
@@ -324,7 +266,7 @@ def chunk_rwkv6(
     **kwargs: Any,
 ) -> Result:
     """RWKV-6: log decays w [B, T, H, K], a bonus u [H, K]; `scale` is K**-0.5 if None, unlike the spec's."""
-    _refuse("chunk_rwkv6", kwargs)
+    refuse("chunk_rwkv6", kwargs)
     return fused_recurrent_rwkv6(r, k, v, w, u, scale, initial_state, output_final_state, cu_seqlens=cu_seqlens)
 
 
@@ -343,8 +285,36 @@ def fused_recurrent_rwkv6(
     """As `chunk_rwkv6`, backwards in time if asked."""
     timed = {"r": r, "k": k, "v": v, "w": w}
     fixed = {"u": u, "scale": k.shape[-1] ** -0.5 if scale is None else scale}
-    return _run("rwkv6", timed, fixed, initial_state, output_final_state, cu_seqlens, reverse)
+    return run("rwkv6", timed, fixed, initial_state, output_final_state, cu_seqlens, reverse)
 
 
 fused_chunk_linear_attn = chunk_linear_attn
 fused_chunk_retention = chunk_retention
+
+
+# -- slots -------------------------------------------------------------------------------------------------------------
+
+
+def chunk_gsa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    s: Tensor,
+    g: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: tuple[Tensor, Tensor] | None = None,
+    output_final_state: bool = False,
+    checkpoint_level: int = 2,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Any]:
+    """Gated slot attention with weights s of its writes and log gates g, both [B, T, H, S].
+
+    States are pairs [N, H, K, S] and [N, H, S, V]. `checkpoint_level` is taken and left alone; g cannot be left out.
+    """
+    refuse("chunk_gsa", kwargs)
+    if g is None:
+        raise ValueError("chunk_gsa: without `g` fla computes another op (ABC), which is not offered here")
+    timed, fixed = {"q": q, "k": k, "v": v, "s": s, "g": g}, {"scale": scale}
+    return run("gsa_written", timed, fixed, initial_state, output_final_state, cu_seqlens)

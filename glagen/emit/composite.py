@@ -1,10 +1,12 @@
-"""The module of several states: the kernels of each, and what is made of all that is read of them."""
+"""The module of several states: the kernels of each, what is computed between them, and what is made of their reads."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from glagen.emit.combine import Combination, combination
+from glagen.emit.combine import Stage, stages
 from glagen.emit.interface import (
     argument_lists,
     checks,
@@ -15,14 +17,14 @@ from glagen.emit.interface import (
     sized,
     state_texts,
     texts,
+    width,
     writers,
 )
 from glagen.emit.link import link
-from glagen.emit.memory import EXTENT
 from glagen.emit.module import certificate_line, module_text, render, twin_helpers, with_header
 from glagen.emit.words import identifier
-from glagen.ir.document import Declaration, StateDeclaration
-from glagen.ir.recurrence import Composite, Recurrence
+from glagen.ir.document import EXTENT, Declaration, StateDeclaration
+from glagen.ir.recurrence import Composite, Maximum, Recurrence
 from glagen.ir.schedule import Ensemble
 
 ENTRIES = ("_run", "_run_shapes", "_run_backward", "_step_checked")  # of a part: the whole calls them by name and state
@@ -31,170 +33,259 @@ ENTRIES = ("_run", "_run_shapes", "_run_backward", "_step_checked")  # of a part
 def emit_composite(ensemble: Ensemble, digest: str) -> str:
     """The module's text, as `emit` makes that of one recurrence."""
     composite = ensemble.composite
-    parts = {s.name: module_text(p) for s, p in zip(composite.states, ensemble.parts, strict=True)}
-    body = link(parts, render("composite.py.j2", _context(ensemble)), ENTRIES)
-    growths = [
-        f"{state.name}: {certificate_line(growth)}"
-        for state, part in zip(composite.states, ensemble.parts, strict=True)
-        for growth in part.certificate
-    ]
+    parts = {p.program.recurrence.states[0].name: p for p in ensemble.parts}
+    texts = {state: module_text(part) for state, part in parts.items()}
+    body = link(texts, render("composite.py.j2", _context(ensemble)), ENTRIES)
+    growths = [f"{state}: {certificate_line(growth)}" for state, part in parts.items() for growth in part.certificate]
     return with_header(body, composite, digest, growths)
 
 
 def _context(ensemble: Ensemble) -> dict[str, Any]:
     """Everything templates/composite.py.j2 asks for."""
     composite = ensemble.composite
-    rec = _as_one(composite)
-    combined = combination(composite, rec)
     layouts = [f"{s.name} [{', '.join(_layout(s))}]" for s in composite.states]
-    parts = [_part(composite, part, state) for part, state in zip(composite.parts, composite.states, strict=True)]
+    several = len(composite.states) > 1
+    steps = _Steps(composite)
     return {
         "name": composite.name,
         "op": composite.name,
         "doc": composite.doc or composite.name,
-        "step_sizes": f"_sizes({', '.join(sized(rec, step=True))})",
+        "step_sizes": f"_sizes({', '.join(sized(composite, step=True))})",
         "one": composite.one if any(len(s.axes) == 1 for s in composite.states) else "",
         "states": [
-            {
-                "name": s.name,
-                "layout": _layout(s),
-                "called": f"initial_state[{n}]" if len(parts) > 1 else "initial_state",
-            }
+            {"name": s.name, "layout": _layout(s), "called": f"initial_state[{n}]" if several else "initial_state"}
             for n, s in enumerate(composite.states)
         ],
-        "parts": parts,
+        "narrow": dict.fromkeys((s.name for s in composite.states), "")
+        | {p.states[0].name: steps.narrowed(p) for p in composite.parts},
+        "maxima": any(isinstance(step, Maximum) for step in composite.steps),
         "widest_fused": ensemble.parts[0].widest_fused,
-        **_combined(composite, rec, combined),
-        **_names(composite, rec, combined),
-        **checks(rec),
-        **texts(rec),
+        **steps.texts(),
+        **_names(composite),
+        **checks(composite),
+        **texts(composite),
         **state_texts(*layouts),
     }
-
-
-def _as_one(composite: Composite) -> Recurrence:
-    """The interface's view: all states at once."""
-    return Recurrence(
-        name=composite.name,
-        doc=composite.doc,
-        equations=composite.equations,
-        declarations=composite.declarations,
-        states=tuple(s for part in composite.parts for s in part.states),
-        reads=(),
-        outputs=composite.outputs,
-        chunk=None,
-        subchunk=None,
-    )
 
 
 def _layout(state: StateDeclaration) -> str:
     return "NH" + "".join(EXTENT[axis] for axis in state.axes)
 
 
-def _names(composite: Composite, rec: Recurrence, combined: Combination) -> dict[str, Any]:
+def _names(composite: Composite) -> dict[str, Any]:
     """What templates/autograd.py.j2 asks for: lists of names, and schemas for torch.library."""
     initials = [f"{s.name}_initial" for s in composite.states]
     finals = [f"d{s.name}_final" for s in composite.states]
-    kept = [*(identifier(n) for n, _ in combined.reads), *(f"{s.name}_kept" for s in composite.states)]
-    cotangents = [_cotangent(composite, o.name) for o in composite.outputs]
-    return argument_lists(rec) | {
+    befores = [step.before for step in composite.steps if isinstance(step, Maximum)]
+    kept = [
+        *(identifier(n) for n in (*composite.read_axes, *befores)),
+        *(f"{p.states[0].name}_kept" for p in composite.parts),
+    ]
+    cotangents = _cotangents(composite)
+    return argument_lists(composite) | {
         "initials": ", ".join(initials),
         "kept": ", ".join(kept),
         "kept_count": len(kept),
         "cotangents": ", ".join(cotangents),
         "adjoint_finals": ", ".join(finals),
-        **schemas(rec, initials, kept, cotangents, finals),
-    }
-
-
-def _cotangent(composite: Composite, output: str) -> str:
-    """The gradient of an output: `do`, unless the spec has that name."""
-    name = f"d{output}"
-    while any(name == d.name for d in composite.declarations):
-        name += "_"
-    return identifier(name)
-
-
-def _part(composite: Composite, part: Recurrence, state: StateDeclaration) -> dict[str, Any]:
-    """What a part is called with and what it returns. Its state has keys and values: one column where it lacks them."""
-    wider = None if len(state.axes) == 2 else -1 if "i" in state.axes else -2
-    all_needs = [d.name for d in composite.declarations if d.kind in ("input", "parameter")]
-    grads = differentiable(part)
-    needs = [f"needs[{all_needs.index(d.name)}]" if d.name in all_needs else "False" for d in grads]
-    place = [s.name for s in composite.states].index(state.name)
-
-    def widened(x: str) -> str:
-        return x if wider is None else f"_wider({x}, {wider})"
-
-    return {
-        "state": state.name,
-        "reads": ", ".join(identifier(o.name) for o in part.outputs),
-        "given": ", ".join(_argument(composite, part, d, 2) for d in ordered(part)),
-        "step_given": ", ".join(_argument(composite, part, d, 1) for d in ordered(part)),
-        "initial": widened(f"{state.name}_initial"),
-        "start": widened(f"starts[{place}]"),
-        "narrow": "" if wider is None else f".squeeze({wider})",
-        "cotangents": ", ".join(f"d{o.name}_sum" for o in part.outputs),
-        "final_cotangent": widened(f"d{state.name}_final"),
-        "gradients": ", ".join([*(_gradient(d.name, part) for d in grads), f"d{state.name}_initial"]),
-        "needs": ", ".join([*needs, f"needs[{len(all_needs) + place}]"]),
-    }
-
-
-def _argument(composite: Composite, part: Recurrence, d: Declaration, axis: int) -> str:
-    """What a part is given for a declared name."""
-    name = identifier(d.name)
-    return f"_spread({name}, {axis}, H)" if _is_spread(composite, part, d) else name
-
-
-def _is_spread(composite: Composite, part: Recurrence, d: Declaration) -> bool:
-    """One tensor that a part writes must have all heads of the states: `one`, or the first."""
-    inputs = {x.name for x in part.declarations if x.kind == "input"}
-    written = [n for n in writers(part) if n in inputs]
-    return d.name == written[0] and composite.one not in written
-
-
-def _gradient(name: str, part: Recurrence) -> str:
-    return f"d{name}_{part.states[0].name}_part"
-
-
-def _combined(composite: Composite, rec: Recurrence, combined: Combination) -> dict[str, Any]:
-    """The function that makes outputs of reads, its gradient, and what the gradients of all tensors add up to."""
-    cotangents = [_cotangent(composite, o.name) for o in composite.outputs]
-    grads = [d.name for d in differentiable(rec)]
-    direct = [n for n, _ in combined.tensors if n in grads]
-    reads = [n for n, _ in combined.reads]
-    totals = []
-    for d in differentiable(rec):
-        terms = [_over(d, f"d{d.name}_sum")] if d.name in direct else []
-        for part in composite.parts:
-            if any(x.name == d.name for x in part.declarations):
-                term = _gradient(d.name, part)
-                terms.append(_over(d, term) if _is_spread(composite, part, d) else term)
-        totals.append((identifier(d.name), " + ".join(terms)))
-    backward = combined.backward(cotangents, [*direct, *reads])
-    backward += [
-        f"d{n}_sum = _over_heads(d{n}_sum{'' if 'j' in axes else '[..., None]'}, 2, {identifier(n)}_own).contiguous()"
-        for n, axes in combined.reads
-    ]
-    return {
-        "combine_arguments": ", ".join(combined.arguments),
-        "combine_lines": combined.lines(),
-        "combine_prepared": combined.prepared(),
-        "combine_backward": backward,
-        "combine_gradients": ", ".join(f"d{n}_sum" for n in [*direct, *reads]),
-        "twin_helpers": twin_helpers([*combined.lines(), *backward]),
-        "read_names": [identifier(n) for n in reads],
-        "totals": totals,
-        "narrow": combined.narrow,
         "outputs": [
             {"name": identifier(o.name), "cotangent": c, "extent": EXTENT[o.axes[-1]]}
             for o, c in zip(composite.outputs, cotangents, strict=True)
         ],
+        **schemas(composite, initials, kept, cotangents, finals),
     }
 
 
-def _over(d: Declaration, gradient: str) -> str:
-    """A gradient of all heads, summed over those that share one of the tensor's."""
-    axis = head_axis(d)
-    return f"_over_heads({gradient}, {axis}, {identifier(d.name)}.shape[{axis}])"
+def _cotangents(composite: Composite) -> list[str]:
+    """The gradients of outputs: `do`, unless the spec has that name."""
+    taken = {d.name for d in composite.declarations}
+    names = []
+    for output in composite.outputs:
+        name = f"d{output.name}"
+        while name in taken:
+            name += "_"
+        names.append(identifier(name))
+    return names
+
+
+@dataclass(slots=True)
+class _Steps:
+    """A composite's steps as text: what each is called with, and what the gradients of its results add up to."""
+
+    composite: Composite
+    declared: Mapping[str, Declaration] = field(init=False)
+    terms: dict[str, list[str]] = field(default_factory=dict)  # of the gradient of each name
+
+    def __post_init__(self) -> None:
+        self.declared = {d.name: d for d in self.composite.declarations}
+
+    def texts(self) -> dict[str, Any]:
+        """Steps in order, those of the backward in theirs, and the gradients of all tensors."""
+        *steps, final = stages(self.composite)
+        assert isinstance(final, Stage)
+        backward = [self.stage_backward(final, _cotangents(self.composite))]
+        for step in reversed(steps):
+            match step:
+                case Stage():
+                    backward.append(self.stage_backward(step, [self.total(name) for name, *_ in step.results]))
+                case Maximum():
+                    backward.append(self.maximum_backward(step))
+                case Recurrence():
+                    backward.append(self.part_backward(step))
+        between = [step for step in steps if isinstance(step, Stage)]
+        functions = [self.function(stage, [f"d{n}" for n, *_ in stage.results]) for stage in between]
+        functions.append(self.function(final, _cotangents(self.composite)))
+        lines = [line for f in functions for line in (*f["lines"], *f["backward"])]
+        return {
+            "functions": functions,
+            "steps": [self.step(step) for step in steps],
+            "final": self.step(final),
+            "backward_steps": backward,
+            "totals": [(identifier(d.name), self.total(d.name)) for d in differentiable(self.composite)],
+            "twin_helpers": twin_helpers(lines),
+        }
+
+    def function(self, stage: Stage, cotangents: list[str]) -> dict[str, Any]:
+        """The text of a stage's functions."""
+        return {
+            "name": stage.name,
+            "final": stage.name == "_combine",
+            "arguments": ", ".join(stage.arguments),
+            "narrow": stage.narrow,
+            "lines": stage.lines(),
+            "results": ", ".join(identifier(name) for name, *_ in stage.results),
+            "tensors": [(identifier(name), axis) for name, axis in stage.tensors if name in stage.wanted],
+            "cotangents": cotangents,
+            "backward": stage.backward(cotangents),
+            "gradients": ", ".join(f"d{name}_sum" for name in stage.wanted),
+        }
+
+    # -- forward -------------------------------------------------------------------------------------------------------
+
+    def step(self, step: Stage | Maximum | Recurrence) -> dict[str, Any]:
+        """What templates/run_parts.py.j2 and step_parts.py.j2 ask for of one step."""
+        match step:
+            case Stage():
+                taken = {d.name for part in self.composite.parts for d in part.declarations}
+                return {
+                    "kind": "stage",
+                    "function": step.name,
+                    "arguments": ", ".join(step.arguments),
+                    "heads": f"{step.heads}, V" if step.narrow else step.heads,
+                    "results": ", ".join(identifier(name) for name, *_ in step.results),
+                    "shapes": [
+                        (identifier(n), step.heads, self.columns(axes)) for n, axes, _ in step.results if n in taken
+                    ],
+                }
+            case Maximum(state=state, rise=rise, floor=floor, before=before):
+                return {"kind": "maximum", "state": state, "rise": rise, "floor": floor, "before": before} | {
+                    "start": f"starts[{self.place(state)}]"
+                }
+            case Recurrence():
+                return self.part(step)
+
+    def columns(self, axes: tuple[str, ...]) -> str:
+        return "".join(f", {width(self.composite, axis)}" for axis in axes if axis != "t")
+
+    def place(self, state: str) -> int:
+        return [s.name for s in self.composite.states].index(state)
+
+    def part(self, part: Recurrence) -> dict[str, Any]:
+        """Its state has keys and values: one column where it lacks them."""
+        state = part.states[0].name
+        return {
+            "kind": "part",
+            "state": state,
+            "reads": ", ".join(identifier(o.name) for o in part.outputs),
+            "single": [identifier(o.name) for o in part.outputs if self.composite.read_axes[o.name] == ("t",)],
+            "given": ", ".join(self.argument(part, d, 2) for d in ordered(part)),
+            "step_given": ", ".join(self.argument(part, d, 1) for d in ordered(part)),
+            "initial": self.widened(part, f"{state}_initial"),
+            "start": self.widened(part, f"starts[{self.place(state)}]"),
+        }
+
+    def missing(self, part: Recurrence) -> int | None:
+        """The axis of the part's state, from the end, that the state of the spec does not have."""
+        axes = self.composite.states[self.place(part.states[0].name)].axes
+        return None if len(axes) == 2 else -2 if axes == ("j",) else -1
+
+    def widened(self, part: Recurrence, x: str) -> str:
+        missing = self.missing(part)
+        return x if missing is None else f"_wider({x}, {missing})"
+
+    def narrowed(self, part: Recurrence) -> str:
+        missing = self.missing(part)
+        return "" if missing is None else f".squeeze({missing})"
+
+    def argument(self, part: Recurrence, d: Declaration, axis: int) -> str:
+        """What a part is given for a declared name."""
+        name = identifier(d.name)
+        return f"_spread({name}, {axis}, H)" if self.is_spread(part, d.name) else name
+
+    def is_spread(self, part: Recurrence, name: str) -> bool:
+        """One tensor that a part writes must have all heads of the states, as `one` and values do: else the first."""
+        inputs = [n for n in writers(part) if head_axis(next(d for d in part.declarations if d.name == n)) == 2]
+        return name == inputs[0] and all(n in self.declared for n in inputs)
+
+    # -- backward ------------------------------------------------------------------------------------------------------
+
+    def total(self, name: str) -> str:
+        """The sum of all that has been found of a gradient."""
+        return " + ".join(self.terms.get(name, ())) or f"torch.zeros_like({identifier(name)})"
+
+    def add(self, name: str, term: str) -> None:
+        self.terms.setdefault(name, []).append(term)
+
+    def stage_backward(self, stage: Stage, cotangents: list[str]) -> dict[str, Any]:
+        gradients = [f"d{name}{stage.name}" for name in stage.wanted]
+        for name, gradient in zip(stage.wanted, gradients, strict=True):
+            self.add(name, gradient)
+        return {
+            "kind": "stage",
+            "function": stage.name,
+            "arguments": ", ".join(stage.arguments),
+            "heads": stage.heads,
+            "gradients": ", ".join(gradients),
+            "cotangents": ", ".join(cotangents),
+        }
+
+    def maximum_backward(self, step: Maximum) -> dict[str, Any]:
+        state, rise, floor = step.state, f"d{step.rise}_max", f"d{step.floor}_max"
+        self.add(step.rise, rise)
+        self.add(step.floor, floor)
+        return {
+            "kind": "maximum",
+            "arguments": f"{step.rise}, {step.floor}, {step.before}",
+            "cotangents": f"{self.total(step.before)}, d{state}_final",
+            "gradients": f"{rise}, {floor}, d{state}_initial",
+        }
+
+    def part_backward(self, part: Recurrence) -> dict[str, Any]:
+        """Its reads' gradients, its tensors' gradients, and which of these are wanted."""
+        state, gradients, needs = part.states[0].name, [], []
+        all_needs = [d.name for d in differentiable(self.composite)]
+        cotangents = []
+        for o in part.outputs:
+            single = self.composite.read_axes[o.name] == ("t",)
+            total = self.total(o.name)
+            cotangents.append(
+                (f"({total})[..., None]" if " + " in total else f"{total}[..., None]") if single else total
+            )
+        for d in differentiable(part):
+            gradient = f"d{d.name}_{state}_part"
+            gradients.append(gradient)
+            needs.append(
+                f"needs[{all_needs.index(d.name)}]" if d.name in all_needs else str(d.name != self.composite.one)
+            )
+            if d.name in self.declared and self.is_spread(part, d.name):
+                axis = head_axis(d)
+                gradient = f"_over_heads({gradient}, {axis}, {identifier(d.name)}.shape[{axis}])"
+            self.add(d.name, gradient)
+        place = len(all_needs) + self.place(state)
+        return self.part(part) | {
+            "kind": "part",
+            "cotangents": ", ".join(cotangents),
+            "final_cotangent": self.widened(part, f"d{state}_final"),
+            "gradients": ", ".join([*gradients, f"d{state}_initial"]),
+            "needs": ", ".join([*needs, f"needs[{place}]"]),
+        }

@@ -5,34 +5,34 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from glagen.emit.memory import EXTENT
 from glagen.emit.pointwise import TORCH, Writer, tidy
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.document import Declaration
-from glagen.ir.expr import refs, show
+from glagen.ir.document import EXTENT, Declaration
+from glagen.ir.expr import show
 from glagen.ir.interval import Interval
-from glagen.ir.recurrence import Recurrence
+from glagen.ir.recurrence import Composite, Recurrence
 
 Declarations = list[Declaration]
+Spec = Recurrence | Composite
 LAYOUT = "B, T, H, M, K, V"  # what `_sizes` gives
 
 
-def differentiable(rec: Recurrence) -> Declarations:
+def differentiable(rec: Spec) -> Declarations:
     return [d for d in rec.declarations if d.kind in ("input", "parameter")]
 
 
-def fixed(rec: Recurrence) -> Declarations:
+def fixed(rec: Spec) -> Declarations:
     return [d for d in rec.declarations if d.kind in ("constant", "scalar")]
 
 
-def lead(rec: Recurrence) -> Declaration:
+def lead(rec: Spec) -> Declaration:
     """The input that B, T, H, the type and the device are read from."""
     return next(d for d in rec.declarations if d.kind == "input")
 
 
-def sized(rec: Recurrence, step: bool = False) -> list[str]:
+def sized(rec: Spec, step: bool = False) -> list[str]:
     """The tensors that B, T, the heads, K and V are read from: all inputs, and what else K or V takes. A step's have no
     T, and get one."""
     names = [d.name for d in rec.declarations if d.kind == "input"]
@@ -40,12 +40,12 @@ def sized(rec: Recurrence, step: bool = False) -> list[str]:
     return [f"{identifier(n)}[:, None]" if step and n in names else identifier(n) for n in given]
 
 
-def sizes_call(rec: Recurrence) -> str:
+def sizes_call(rec: Spec) -> str:
     """The call that gives B, T, heads of the state, heads of the outputs, K, V."""
     return f"_sizes({', '.join(sized(rec))})"
 
 
-def extents(rec: Recurrence) -> tuple[str, str]:
+def extents(rec: Spec) -> tuple[str, str]:
     """The tensors that K and V are read from: inputs before parameters, and those before constants."""
 
     def having(axis: str) -> str:
@@ -58,13 +58,16 @@ def extents(rec: Recurrence) -> tuple[str, str]:
     return having("i"), having("j")
 
 
-def writers(rec: Recurrence) -> list[str]:
+def width(rec: Spec, axis: str) -> str:
+    """The extent of a feature axis, as text."""
+    if axis in ("i", "j"):
+        return EXTENT[axis]
+    return f"{identifier(next(d.name for d in rec.declarations if axis in d.axes and d.default is None))}.shape[-1]"
+
+
+def writers(rec: Spec) -> list[str]:
     """The tensors that gates and writes of the states are made of."""
-    exprs = [
-        e for s in rec.states for e in (*(g.log for g in s.gates), *(x for w in s.writes for x in (w.key, w.value)))
-    ]
-    used = {r.name for e in exprs for r in refs(e)}
-    return [d.name for d in rec.declarations if d.kind != "scalar" and d.name in used]
+    return [d.name for d in rec.declarations if d.kind != "scalar" and d.name in rec.written]
 
 
 def heads_of(d: Declaration) -> str:
@@ -76,7 +79,7 @@ def head_axis(d: Declaration) -> int | None:
     return {"input": 2, "scalar": None}.get(d.kind, 0)
 
 
-def ordered(rec: Recurrence) -> Declarations:
+def ordered(rec: Spec) -> Declarations:
     """The arguments of the module's own functions: scalars and constants, then differentiable tensors."""
     return [*fixed(rec), *differentiable(rec)]
 
@@ -86,7 +89,7 @@ def arguments(program: ChunkProgram) -> list[str]:
 
 
 def layout(d: Declaration) -> str:
-    return ("BTH" if d.kind == "input" else "H") + "".join(EXTENT[a] for a in d.axes if a in EXTENT)
+    return ("BTH" if d.kind == "input" else "H") + "".join(EXTENT[a] for a in d.axes if a != "t")
 
 
 def interface(program: ChunkProgram) -> dict[str, Any]:
@@ -113,7 +116,7 @@ def _names(program: ChunkProgram) -> dict[str, Any]:
     }
 
 
-def argument_lists(rec: Recurrence) -> dict[str, Any]:
+def argument_lists(rec: Spec) -> dict[str, Any]:
     """The arguments of the module's own functions, all of them and by kind."""
     scalars = [identifier(d.name) for d in rec.declarations if d.kind == "scalar"]
     return {
@@ -130,7 +133,7 @@ def argument_lists(rec: Recurrence) -> dict[str, Any]:
     }
 
 
-def checks(rec: Recurrence) -> dict[str, Any]:
+def checks(rec: Spec) -> dict[str, Any]:
     """What arguments are compared to: everything that templates/checks.py.j2 asks for."""
     key, value = map(identifier, extents(rec))
     tensors = [d for d in rec.declarations if d.kind != "scalar"]
@@ -175,7 +178,7 @@ def _schemas(program: ChunkProgram) -> dict[str, Any]:
 
 
 def schemas(
-    rec: Recurrence, initials: list[str], kept: list[str], cotangents: list[str], adjoint_finals: list[str]
+    rec: Spec, initials: list[str], kept: list[str], cotangents: list[str], adjoint_finals: list[str]
 ) -> dict[str, str]:
     """The schemas of an op that returns outputs, final states and what it keeps, and of its backward, which is given
     that and cotangents of the others."""
@@ -205,7 +208,7 @@ def state_texts(*layouts: str) -> dict[str, Any]:
     }
 
 
-def texts(rec: Recurrence) -> dict[str, Any]:
+def texts(rec: Spec) -> dict[str, Any]:
     """Signatures, docstrings, defaults."""
     required = [d for d in rec.declarations if d.default is None]
     optional = [d for d in rec.declarations if d.default is not None]
@@ -244,7 +247,7 @@ def _argument_doc(d: Declaration) -> str:
     return f"{d.name}: [{', '.join(layout(d))}]{gradient}{domain}{note}{default}{per_head}."
 
 
-def default_lines(rec: Recurrence) -> list[str]:
+def default_lines(rec: Spec) -> list[str]:
     """Lines that fill in what a call left out, from H, K and V, and that check scalars."""
     x = identifier(lead(rec).name)
     lines = []
@@ -256,7 +259,7 @@ def default_lines(rec: Recurrence) -> list[str]:
             if d.kind == "scalar":
                 lines.append(f"    {name} = {value}")
             else:
-                spread = f"[:, None].expand(H, {EXTENT[d.axes[0]]})" if d.axes else ""
+                spread = f"[:, None].expand(H, {width(rec, d.axes[0])})" if d.axes else ""
                 lines.append(f"    h = torch.arange(H, device={x}.device, dtype=torch.float64)")
                 lines.append(
                     f"    {name} = (0.0 * h + {value}){spread}.to(torch.promote_types({x}.dtype, torch.float32))"

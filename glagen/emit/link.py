@@ -74,9 +74,19 @@ def _blocks(text: str) -> list[_Block]:
     for node in ast.parse(text).body:
         piece = "\n".join(lines[end : node.end_lineno])
         end = node.end_lineno or end
-        uses = frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+        uses = _used(node)
         blocks.append(_Block(piece.strip("\n"), frozenset(_defined(node)), uses, apart=piece.startswith("\n")))
     return blocks
+
+
+def _used(node: ast.stmt) -> frozenset[str]:
+    """The names that a statement takes from outside of it: all, for a definition but its own variables."""
+    inner = list(ast.walk(node))
+    names = frozenset(n.id for n in inner if isinstance(n, ast.Name))
+    if not isinstance(node, ast.FunctionDef):
+        return names
+    own = {n.arg for n in inner if isinstance(n, ast.arg)}
+    return names - own - {n.id for n in inner if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _defined(node: ast.stmt) -> Iterator[str]:

@@ -11,7 +11,7 @@ from glagen.emit.pointwise import TORCH, TRITON, Writer, spread_triton, tidy
 from glagen.emit.words import identifier
 from glagen.ir.document import Declaration
 from glagen.ir.expr import Expr, Ref, Sum, free_axes, ref, refs, rewrite, walk
-from glagen.ir.recurrence import SIDE_AXES, Read, Recurrence
+from glagen.ir.recurrence import SIDE_AXES, Composite, Read, Recurrence
 
 AT = {"i": "[..., :, None]", "j": "[..., None, :]"}
 
@@ -75,7 +75,7 @@ def _torch_tile(rec: Recurrence, expr: Expr, axis: str) -> str:
     return f"({torch_value(rec, expr, (), 2)}){spread}"
 
 
-def torch_value(rec: Recurrence, expr: Expr, axes: tuple[str, ...], around: int = 0) -> str:
+def torch_value(rec: Recurrence | Composite, expr: Expr, axes: tuple[str, ...], around: int = 0) -> str:
     """An expression of one step: t is dropped from every subscript, local sums become sums of products."""
 
     def local(node: Expr) -> Expr | None:
@@ -205,8 +205,8 @@ class _StepKernel:
 
     def _expressions(self) -> list[Expr]:
         (state,) = self.rec.states
-        found = [g.log for g in state.gates] + [e for w in state.writes for e in (w.key, w.value)]
-        return found + [r.query for r in self.rec.reads] + [o.value for o in self.rec.outputs]
+        queries, outputs = (r.query for r in self.rec.reads), (o.value for o in self.rec.outputs)
+        return [*state.expressions, *queries, *outputs]
 
     def _line(self, indent: int, text: str) -> None:
         self.text.append("    " * (indent - 1) + tidy(text))

@@ -35,8 +35,9 @@ def sections(document: Document, planned: Schedule | Ensemble) -> tuple[Section,
     if isinstance(planned, Schedule):
         return (spec(document, planned), *_recurrence(planned))
     found = [spec(document, planned.parts[0]), combined(planned.composite)]
-    for state, part in zip(document.states, planned.parts, strict=True):
-        found += [replace(s, title=f"State `{state.name}`: {s.title}") for s in _recurrence(part)]
+    for part in planned.parts:
+        state = part.program.recurrence.states[0].name
+        found += [replace(s, title=f"State `{state}`: {s.title}") for s in _recurrence(part)]
     return tuple(found)
 
 

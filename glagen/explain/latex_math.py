@@ -9,7 +9,7 @@ from glagen.errors import InternalError
 from glagen.explain.layout import PRODUCT, SUM, unmarked
 from glagen.explain.outline import Chain, Exponential, Formula, Product, SumOver, Total
 from glagen.ir.chunk import Decay, Operand
-from glagen.ir.expr import FUNCTIONS, Apply, Expr, Number, Ref, Sum
+from glagen.ir.expr import FUNCTIONS, Apply, Expr, Number, Ref, Softmax, Sum
 
 JOINS = {SUM: (" ", ""), PRODUCT: (r"\,", r"\times ")}
 
@@ -148,6 +148,8 @@ def expression(expr: Expr, around: int = 0) -> str:
             return indexed(text, tuple(map(str, indices)))
         case Sum(axis=axis, body=body):
             return _bracketed(f"\\sum_{{{axis}}} {expression(body, 2)}", around > 1)
+        case Softmax(axis=axis, body=body):
+            return f"\\operatorname{{softmax}}_{{{axis}}}\\bigl({expression(body)}\\bigr)"
         case Apply():
             return _apply(expr, around)
         case _:

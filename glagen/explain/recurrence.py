@@ -21,12 +21,11 @@ from glagen.explain.outline import (
     say,
 )
 from glagen.ir.chunk import ChunkProgram, Operand, Point
-from glagen.ir.document import Declaration, Document
+from glagen.ir.document import EXTENT, Declaration, Document
 from glagen.ir.expr import Apply, Expr, Ref, refs
 from glagen.ir.recurrence import Gate, Recurrence
 from glagen.ir.schedule import Schedule
 
-EXTENT = {"t": "T", "i": "K", "j": "V"}
 SIDES = {"K": "key side", "V": "value side", "scalar": "both sides alike"}
 KINDS = {
     "input": "input",
@@ -44,11 +43,12 @@ def spec(document: Document, schedule: Schedule) -> Section:
     blocks.append(Listing(tuple(equation.text for equation in document.equations)))
     rows = tuple(_declaration(d) for d in document.declarations)
     blocks.append(Table(("name", "kind", "shape in a call", "values", "meaning, default"), rows))
+    slots = ", $S$ is the number of slots (axis $s$)" if any("s" in d.axes for d in document.declarations) else ""
     auto = "chosen by glagen" if document.chunk is None else "as the spec asks"
     blocks.append(
         say(
             "There are $B$ sequences of $T$ steps with $H$ heads; $K$ and $V$ are the widths of keys (axis $i$) and "
-            "values (axis $j$). Each head of each sequence has a state of its own. "
+            f"values (axis $j$){slots}. Each head of each sequence has a state of its own. "
             f"A chunk has {schedule.chunk} steps ({auto}).",
         )
     )

@@ -9,7 +9,10 @@ from glagen.ir.expr import Expr, Ref
 from glagen.ir.interval import Interval
 
 KINDS = ("input", "parameter", "constant", "scalar")
-AXES = ("t", "i", "j")  # time, key and value axes; their extents are T, K and V
+# Time, keys, slots and values, in the order in which they stand in subscripts, and their extents.
+EXTENT = {"t": "T", "i": "K", "s": "S", "j": "V"}
+AXES = tuple(EXTENT)
+FEATURES = AXES[1:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -35,7 +35,7 @@ ARITY: dict[str, int] = FUNCTIONS | OPERATORS | DERIVED_FUNCTIONS
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """One subscript: an axis (t, i or j) and, on t alone, a shift (`t-1` has shift -1)."""
+    """One subscript: an axis (t, i, s or j) and, on t alone, a shift (`t-1` has shift -1)."""
 
     axis: str
     shift: int = 0
@@ -75,11 +75,24 @@ class Apply(Expr):
 
 
 @dataclass(frozen=True, slots=True)
-class Sum(Expr):
-    """sum(axis, body)."""
+class Along(Expr):
+    """A function of a whole row: along one axis."""
 
     axis: str
     body: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Sum(Along):
+    """sum(axis, body), which does not have the axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax(Along):
+    """softmax(axis, body): exp(body) over its sum along the axis, which it still has."""
+
+
+ALONG: dict[str, type[Along]] = {"sum": Sum, "softmax": Softmax}  # as they are called in the spec language
 
 
 def number(value: int | Fraction) -> Number:
@@ -98,7 +111,7 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     match expr:
         case Apply(args=args):
             return args
-        case Sum(body=body):
+        case Along(body=body):
             return (body,)
         case Number() | Ref():
             return ()
@@ -141,12 +154,23 @@ def rewrite(expr: Expr, leaf: Callable[[Expr], Expr | None]) -> Expr:
     match expr:
         case Apply(args=args):
             return replace(expr, args=tuple(rewrite(a, leaf) for a in args))
-        case Sum(body=body):
+        case Along(body=body):
             return replace(expr, body=rewrite(body, leaf))
         case Number() | Ref():
             return expr
         case _:
             raise InternalError(f"unknown expression {expr!r}")
+
+
+def with_axes(expr: Expr, called: Mapping[str, str]) -> Expr:
+    """The expression with its references' axes called otherwise. Requires: no sum binds one of them."""
+
+    def leaf(node: Expr) -> Expr | None:
+        if not isinstance(node, Ref):
+            return None
+        return replace(node, indices=tuple(Index(called.get(x.axis, x.axis), x.shift) for x in node.indices))
+
+    return rewrite(expr, leaf)
 
 
 _INFIX = {"add": (" + ", 1), "sub": (" - ", 1), "mul": (" * ", 2), "div": (" / ", 2), "pow": ("**", 4)}
@@ -160,8 +184,8 @@ def show(expr: Expr, parent: int = 0) -> str:
             return f"({text})" if (value < 0 or value.denominator != 1) and parent > 1 else text
         case Ref(name=name, indices=indices):
             return f"{name}[{','.join(map(str, indices))}]" if indices else name
-        case Sum(axis=axis, body=body):
-            return f"sum({axis}, {show(body)})"
+        case Along(axis=axis, body=body):
+            return f"{type(expr).__name__.lower()}({axis}, {show(body)})"
         case Apply(function="neg", args=(Number(value=value),)):
             return show(Number(-value), parent)
         case Apply(function="neg", args=(x,)):

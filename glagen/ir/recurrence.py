@@ -4,15 +4,17 @@ S_t[i,j] = exp(gK_t[i] + gV_t[j] + gs_t) S_{t-1}[i,j] + sum_p a^p_t[i] b^p_t[j]
 r_t[j]   = sum_i c_t[i] S_t[i,j]        (or S_{t-1}: before the write)
 o_t      = pointwise function of reads and inputs at step t
 
-A spec of several states is several recurrences, and outputs that are pointwise in what is read of them: a Composite.
+A spec of several states is a Composite: several recurrences, what is computed between them, and outputs that are
+pointwise in what is read of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from glagen.ir.document import Declaration, StateDeclaration
-from glagen.ir.expr import Expr
+from glagen.ir.expr import Expr, refs
 from glagen.ir.interval import Interval
 
 SIDES = ("K", "V", "scalar")
@@ -48,6 +50,11 @@ class State:
     name: str
     gates: tuple[Gate, ...]
     writes: tuple[Write, ...]
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Those of its gates and writes."""
+        return (*(g.log for g in self.gates), *(x for w in self.writes for x in (w.key, w.value)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +94,67 @@ class Recurrence:
     subchunk: int | None
     part_of: str = ""  # the op, where this is one state of several: outputs are then float32, for more to be done
 
+    @property
+    def written(self) -> frozenset[str]:
+        """The names that gates and writes of states are made of."""
+        return frozenset(r.name for state in self.states for e in state.expressions for r in refs(e))
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """name[t, ...] = expr, computed before a part that takes it as an input, or before the outputs.
+
+    Pointwise in inputs, reads of earlier parts and earlier values, or a sum or softmax along an axis of what is that.
+    """
+
+    name: str
+    axes: tuple[str, ...]  # t, and perhaps one feature axis
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Maximum:
+    """A state without axes: m_t = max(m_{t-1} + rise_t, floor_t); `before`[t] is m_{t-1}. Names of values [t]."""
+
+    state: str
+    rise: str
+    floor: str
+    before: str
+
+
+Step = Value | Maximum | Recurrence
+
+
+def made(step: Step) -> tuple[str, ...]:
+    """The names that a step gives to others."""
+    match step:
+        case Value(name=name):
+            return (name,)
+        case Maximum(before=before):
+            return (before,)
+        case Recurrence(outputs=outputs):
+            return tuple(o.name for o in outputs)
+
+
+def needed(step: Step) -> frozenset[str]:
+    """The names that a step takes."""
+    match step:
+        case Value(expr=expr):
+            return frozenset(r.name for r in refs(expr))
+        case Maximum(rise=rise, floor=floor):
+            return frozenset({rise, floor})
+        case Recurrence(declarations=declarations):
+            return frozenset(d.name for d in declarations)
+
 
 @dataclass(frozen=True, slots=True)
 class Composite:
-    """Recurrences of one state each, and outputs that are pointwise in what is read of them.
+    """Steps in order, recurrences of one state each and what is computed between them; then outputs, pointwise in that.
 
-    A part has keys and values, as any recurrence: where its state lacks one of them, it is as wide as 1 there, and
-    `one`, an input of ones, stands for what is written to it or reads it. A part's outputs are its reads, by the names
-    that `outputs` have for them, [t, j], or [t] for a state without values.
+    A part calls the axes of its state i and j. It has keys and values, as any recurrence: where its state lacks one of
+    them, it is as wide as 1 there, and `one`, an input of ones, stands for what is written to it or reads it. A part's
+    outputs are its reads; where other steps refer to them they have the axes of the spec, [t] for a state without
+    values. `read_axes` has those.
     """
 
     name: str
@@ -102,6 +162,12 @@ class Composite:
     equations: tuple[str, ...]
     declarations: tuple[Declaration, ...]
     states: tuple[StateDeclaration, ...]
-    parts: tuple[Recurrence, ...]  # in order of the states
+    steps: tuple[Step, ...]
     outputs: tuple[Output, ...]
     one: str  # the name of the input of ones; not among `declarations`
+    read_axes: Mapping[str, tuple[str, ...]]
+    written: frozenset[str]  # declared names and values that states are made of, reads on the way included
+
+    @property
+    def parts(self) -> tuple[Recurrence, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Recurrence))

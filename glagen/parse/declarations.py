@@ -8,7 +8,7 @@ import re
 
 from glagen.errors import Diagnostic, InternalError, Span, did_you_mean
 from glagen.ir.document import AXES, KINDS, Declaration
-from glagen.ir.expr import FUNCTIONS, Expr
+from glagen.ir.expr import ALONG, FUNCTIONS, Expr
 from glagen.ir.interval import Interval
 from glagen.ir.names import derived_pattern
 from glagen.parse.expression import parse_expression
@@ -18,6 +18,7 @@ MODULES = ("torch", "triton", "tl", "math", "os")  # what a generated module imp
 # of every op and step
 ARGUMENTS = ("initial_state", "output_final_state", "final_state", "state", "states", "cu_seqlens", "inplace")
 EXTENTS = ("K", "V", "T", "H", "h")
+INDICES = ("t", "i", "j")  # axes that generated code has as names
 _KEYS = ("axes", "kind", "domain", "default", "value", "doc")
 _DEFAULT_KEYS = {"scalar": "default", "constant": "value"}
 _DOMAIN = re.compile(r"\s*([\[(])\s*([^\s,]+)\s*,\s*([^\s,]+)\s*([\])])\s*")
@@ -45,7 +46,7 @@ def check_name(name: str, span: Span, faults: list[Diagnostic], of_op: bool = Fa
         faults.append(Diagnostic(f"`{name}` begins with an underscore", span, "such names are the generated code's"))
     elif keyword.iskeyword(name):
         faults.append(Diagnostic(f"`{name}` is a word of Python", span, "choose another name"))
-    elif name in (*AXES, *EXTENTS, *FUNCTIONS, "sum", *ARGUMENTS, *MODULES):
+    elif name in (*INDICES, *EXTENTS, *FUNCTIONS, *ALONG, *ARGUMENTS, *MODULES):
         faults.append(Diagnostic(f"`{name}` is reserved", span, f"choose another name: {_reserved_for(name)}"))
     elif not of_op and (pattern := derived_pattern(name)):
         where = "begin with" if name.startswith(pattern) else "end in"
@@ -123,7 +124,7 @@ def _axes(node: Node, kind: str, faults: list[Diagnostic]) -> tuple[str, ...]:
         return ()
     wrong = [item for item in node.items if isinstance(item, Scalar) and item.text not in AXES]
     for item in wrong:
-        known = "axes are t (time), i (key) and j (value); batch and head are implicit"
+        known = "axes are t (time), i (key), s (slot) and j (value); batch and head are implicit"
         faults.append(Diagnostic(f"`{_short(item.text)}` is not an axis", item.span, known))
     if wrong:
         return ()
@@ -188,11 +189,11 @@ def _default(kind: str, entries: dict[str, tuple[Scalar, Node]], faults: list[Di
 
 
 def _reserved_for(name: str) -> str:
-    if name in AXES:
+    if name in INDICES:
         return "it is an axis"
     if name in EXTENTS:
         return "K, V, T and H are extents and h is the head"
-    if name in FUNCTIONS or name == "sum":
+    if name in FUNCTIONS or name in ALONG:
         return "it is a function"
     if name in ARGUMENTS:
         return "it is an argument or result of every generated op"

@@ -12,7 +12,7 @@ from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedInput, Unexp
 
 from glagen.errors import Diagnostic, InternalError, Span, did_you_mean
 from glagen.ir.document import AXES, Equation
-from glagen.ir.expr import FUNCTIONS, OPERATORS, Apply, Expr, Index, Number, Ref, Sum
+from glagen.ir.expr import ALONG, FUNCTIONS, OPERATORS, Apply, Expr, Index, Number, Ref
 from glagen.parse.reader import Scalar
 
 MAX_CHARACTERS = 5_000
@@ -158,7 +158,7 @@ class _Builder:
         sign = {"now": 0, "back": -1, "ahead": 1}[tree.data]
         span = self.span(tree.meta.start_pos, tree.meta.end_pos)
         if axis not in AXES:
-            self.fault(f"`{axis}` is not an axis", span, "subscripts are t (time), i (key) and j (value)")
+            self.fault(f"`{axis}` is not an axis", span, "subscripts are t (time), i (key), s (slot) and j (value)")
             return Index("t")
         if not sign:
             return Index(axis)
@@ -174,12 +174,12 @@ class _Builder:
     def call(self, tree: Tree[Token], span: Span, depth: int) -> Expr:
         name, *rest = tree.children
         function = str(name)
-        if function == "sum":
-            return self.sum([_subtree(arg) for arg in rest], span, depth)
+        if function in ALONG:
+            return self.along(function, [_subtree(arg) for arg in rest], span, depth)
         args = tuple(self.expr(arg, depth + 1) for arg in rest)
         if function not in FUNCTIONS:
-            known = ", ".join(FUNCTIONS)
-            helped = did_you_mean(function, (*FUNCTIONS, "sum")) or f"the functions are {known} and sum"
+            known = ", ".join((*FUNCTIONS, *ALONG))
+            helped = did_you_mean(function, (*FUNCTIONS, *ALONG)) or f"the functions are {known}"
             if all(isinstance(arg, Ref) and arg.name in AXES for arg in args):
                 helped = f"subscripts stand in square brackets: `{function}[...]`"
             return self.fault(f"`{function}` is not a function", _token_span(self, name), helped)
@@ -188,11 +188,12 @@ class _Builder:
             return self.fault(f"`{function}` takes {many}, not {len(args)}", span, f"give it {many}")
         return Apply(function, args, span=span)
 
-    def sum(self, args: list[Tree[Token]], span: Span, depth: int) -> Expr:
+    def along(self, function: str, args: list[Tree[Token]], span: Span, depth: int) -> Expr:
         axis = str(args[0].children[0]) if args[0].data == "reference" and len(args[0].children) == 1 else None
         if len(args) != 2 or axis not in AXES:
-            return self.fault("`sum` takes an axis and an expression", span, "write `sum(i, q[t,i] * S[t,i,j])`")
-        return Sum(axis, self.expr(args[1], depth + 1), span=span)
+            example = f"{function}(i, q[t,i]{' * S[t,i,j]' if function == 'sum' else ''})"
+            return self.fault(f"`{function}` takes an axis and an expression", span, f"write `{example}`")
+        return ALONG[function](axis, self.expr(args[1], depth + 1), span=span)
 
 
 def _subtree(tree: Tree[Token] | Token) -> Tree[Token]:

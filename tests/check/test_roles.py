@@ -10,7 +10,7 @@ import pytest
 from glagen.check import check
 from glagen.errors import Source, SpecError
 from glagen.ir.expr import show
-from glagen.ir.recurrence import Composite, Recurrence
+from glagen.ir.recurrence import Composite, Maximum, Recurrence, Value
 from glagen.parse import parse, read
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -25,6 +25,7 @@ INPUTS = """\
   g: {axes: [t, i], domain: "[-inf, 0]"}
   gv: {axes: [t, j], domain: "[-inf, 0]"}
   gs: {axes: [t], domain: "[-inf, 0]"}
+  gm: {axes: [t, s], domain: "[-inf, 0]"}
   a: {axes: [t, i], domain: "(0, 1]"}
   b: {axes: [t, j], domain: "(0, 0.5]"}
   u: {kind: parameter, axes: [i]}
@@ -312,18 +313,18 @@ def test_a_state_without_keys_is_its_own_read():
     (part,) = found.parts
     assert writes(part) == [("w[t] * one[t,i]", "v[t,j]")]
     assert [(show(r.query), r.before) for r in part.reads] == [("one[t,i]", True)]
-    assert [show(o.value) for o in found.outputs] == ["z[t,j] * read[t,j] + sum(i, k[t,i])"]
+    assert [show(o.value) for o in found.outputs] == ["z[t,j] * read_1[t,j] + local[t]"]
 
 
 @pytest.mark.parametrize(
     ("body", "value"),
     [
-        ("tanh(sum(i, q[t,i] * S[t,i,j]))", "tanh(read[t,j])"),
-        ("v[t,j] / sum(i, q[t,i] * S[t,i,j])", "v[t,j] / read[t,j]"),
+        ("tanh(sum(i, q[t,i] * S[t,i,j]))", "tanh(read_1[t,j])"),
+        ("v[t,j] / sum(i, q[t,i] * S[t,i,j])", "v[t,j] / read_1[t,j]"),
         ("sum(i, q[t,i] * S[t,i,j]) * sum(i, k[t,i] * S[t-1,i,j])", "read_1[t,j] * read_2[t,j]"),
-        ("sum(i, q[t,i] * S[t,i,j]) * sum(i, q[t,i] * S[t,i,j])", "read[t,j] * read[t,j]"),
+        ("sum(i, q[t,i] * S[t,i,j]) * sum(i, q[t,i] * S[t,i,j])", "read_1[t,j] * read_1[t,j]"),
         ("abs(sum(i, q[t,i] * (S[t-1,i,j] + u[i] * k[t,i] * v[t,j])))",
-         "abs(read[t,j] + v[t,j] * sum(i, q[t,i] * u[i] * k[t,i]))"),
+         "abs(read_1[t,j] + v[t,j] * local[t])"),
     ],
 )  # fmt: skip
 def test_outputs_that_are_not_linear_in_reads(body: str, value: str) -> None:
@@ -333,3 +334,73 @@ def test_outputs_that_are_not_linear_in_reads(body: str, value: str) -> None:
 
 def test_outputs_that_are_linear_stay_in_the_kernels():
     assert isinstance(found(STATE, "o[t,j] = v[t,j] * sum(i, q[t,i] * S[t,i,j]) / w[t]"), Recurrence)
+
+
+# -- states that depend on states --------------------------------------------------------------------------------------
+
+
+def steps(found: Composite) -> list[str]:
+    """What is computed in turn, a line each."""
+    lines = []
+    for step in found.steps:
+        match step:
+            case Value(name=name, axes=axes, expr=expr):
+                lines.append(f"{name}[{','.join(axes)}] = {show(expr)}")
+            case Maximum(state=state, rise=rise, floor=floor):
+                lines.append(f"{state} = max({state} + {rise}, {floor})")
+            case Recurrence():
+                lines.append(step.states[0].name)
+    return lines
+
+
+def test_a_running_maximum_makes_gates_of_exponentials():
+    """Neither the gate nor the weight of the write can exceed 1, by the definition of the maximum."""
+    found = parts(
+        'r, "S[i, j]"',
+        "r[t] = max(w[t], gs[t] + r[t-1])",
+        "S[t,i,j] = exp(gs[t] + r[t-1] - r[t]) * S[t-1,i,j] + exp(w[t] - r[t]) * k[t,i] * v[t,j]",
+        "o[t,j] = exp(-r[t-1]) * sum(i, q[t,i] * S[t,i,j])",
+    )
+    assert steps(found) == ["r_rise[t] = gs[t]", "r_floor[t] = w[t]", "r = max(r + r_rise, r_floor)", "S"]
+    (part,) = found.parts
+    assert gates(part) == [("scalar", "min(gs[t] + r_before[t] - w[t], 0)", "t")]
+    assert part.states[0].gates[0].domain.high == 0
+    assert writes(part) == [("exp(min(0, w[t] - gs[t] - r_before[t])) * k[t,i]", "v[t,j]")]
+    assert [show(o.value) for o in found.outputs] == ["exp(-r_before[t]) * read_1[t,j]"]
+
+
+def test_a_running_maximum_of_several():
+    found = parts(
+        'r, "S[i, j]"',
+        "r[t] = max(max(r[t-1] - 1, w[t]), max(2 * w[t], gs[t] + r[t-1]))",
+        "S[t,i,j] = exp(gs[t] + r[t-1] - max(r[t], gs[t] + r[t-1])) * S[t-1,i,j] + k[t,i] * v[t,j]",
+        "o[t,j] = sum(i, q[t,i] * S[t,i,j])",
+    )
+    assert steps(found)[:2] == ["r_rise[t] = max(-1, gs[t])", "r_floor[t] = max(w[t], 2 * w[t])"]
+    assert found.parts[0].states[0].gates[0].domain.high == 0
+
+
+def test_slots_are_keys_of_one_state_and_values_of_another():
+    found = parts(
+        '"R[s, j]", "P[i, s]"',
+        "R[t,s,j] = exp(gm[t,s]) * R[t-1,s,j] + sigmoid(gm[t,s]) * v[t,j]",
+        "P[t,i,s] = exp(gm[t,s]) * P[t-1,i,s] + k[t,i] * gm[t,s]",
+        "o[t,j] = sum(s, softmax(s, 2 * sum(i, q[t,i] * P[t,i,s])) * R[t,s,j])",
+    )
+    assert steps(found) == ["P", "weights[t,s] = softmax(s, 2 * read_1[t,s])", "R"]
+    keys, values = found.parts
+    assert gates(keys) == [("V", "gm[t,j]", "t,j")] and gates(values) == [("K", "gm[t,i]", "t,i")]
+    assert writes(keys) == [("k[t,i]", "gm[t,j]")] and writes(values) == [("sigmoid(gm[t,i])", "v[t,j]")]
+    assert [show(r.query) for r in (*keys.reads, *values.reads)] == ["q[t,i]", "weights[t,i]"]
+
+
+def test_what_is_read_of_one_state_is_in_the_gate_of_another():
+    found = parts(
+        '"S[i, j]", "n[i]"',
+        "S[t,i,j] = sigmoid(sum(i, q[t,i] * n[t-1,i])) * S[t-1,i,j] + k[t,i] / sum(i, k[t,i]) * v[t,j]",
+        "n[t,i] = n[t-1,i] + k[t,i]",
+        "o[t,j] = sum(i, q[t,i] * S[t,i,j]) * sum(j, v[t,j])",
+    )
+    assert steps(found) == ["n", "local[t] = sum(i, k[t,i])", "S", "local_[t] = sum(j, v[t,j])"]
+    assert gates(found.parts[1]) == [("scalar", "logsigmoid(read_1[t])", "t")]
+    assert found.written >= {"q", "k", "v", "local", "read_1"} and "local_" not in found.written

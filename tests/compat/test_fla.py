@@ -26,6 +26,7 @@ SIGNATURES = {
     "fused_recurrent_gla": f"q k v gk gv scale {STATE} reverse state_v_first cu_seqlens",
     "chunk_lightning_attn": f"q k v layer_idx num_layers scale {STATE} cu_seqlens",
     "fused_recurrent_lightning_attn": f"q k v layer_idx num_layers scale {STATE} reverse cu_seqlens",
+    "chunk_gsa": f"q k v s g scale {STATE} checkpoint_level cu_seqlens cu_seqlens_cpu",
     "chunk_rwkv6": f"r k v w u scale {STATE} cu_seqlens cu_seqlens_cpu",
     "fused_recurrent_rwkv6": f"r k v w u scale {STATE} reverse cu_seqlens",
 }
@@ -113,6 +114,18 @@ def test_chunk_forms_are_the_recurrent_ones():
     agree(fla.chunk_simple_gla(q, k, v, g, **final), fla.fused_recurrent_simple_gla(q, k, v, g, **final))
     given = (q, k, v, 3, 12)
     agree(fla.chunk_lightning_attn(*given, **final), fla.fused_recurrent_lightning_attn(*given, **final))
+
+
+def test_gsa():
+    q, k, v, _ = tensors()
+    s, g = randn(B, T, H, 6).abs(), gate(B, T, H, 6)
+    first, second = randn(B, H, K, 6), randn(B, H, 6, V)
+    found, states = fla.chunk_gsa(q, k, v, s, g, initial_state=(first, second), output_final_state=True)
+    read, keys = recurrence(q, k, s, first, gv=g)
+    expected, values = recurrence(read.softmax(-1), s, v, second, gk=g, scale=1.0)
+    agree((found, *states), (expected, keys, values))
+    with pytest.raises(ValueError, match="`g`"):
+        fla.chunk_gsa(q, k, v, s)
 
 
 def test_rwkv6():

@@ -18,6 +18,7 @@ EXTRA = {
     "step": lambda x: torch.heaviside(x, torch.full_like(x, 0.5)),
     "positive": lambda x: (x > 0).to(x),
     "sign": torch.sign,
+    "expm1": torch.expm1,
     "clamp": lambda x: torch.where(x < -800.0, torch.full_like(x, -800.0), x),
     "unclamped": lambda x: (x >= -800.0).to(x),
 }
@@ -50,6 +51,7 @@ def expressions(depth: int = 3) -> st.SearchStrategy[Expr]:
     return st.one_of(
         leaf,
         st.builds(lambda f, x, y: apply(f, x, y), st.sampled_from(["add", "mul", "div"]), inner, inner),
+        st.builds(lambda x, y: apply("exp", apply("sub", x, apply("max", x, y))), inner, inner),
         st.builds(lambda x: apply("sub", number(1), apply("sigmoid", x)), inner),
         st.builds(lambda f, x: apply(f, x), st.sampled_from(["sigmoid", "softplus", "sqrt", "tanh", "silu"]), inner),
         st.builds(lambda x: apply("exp", apply("neg", x)), inner),
@@ -148,3 +150,20 @@ def test_terms_add_up(expr):
 def test_negation_undoes_itself():
     assert negated(negated(X)) == X and negated(number(2)) == number(-2)
     assert not any(isinstance(n, Apply) and n.function == "log" for n in walk(stable(apply("log", apply("exp", X)))))
+
+
+@pytest.mark.parametrize(
+    ("whole", "form"),
+    [
+        (("sub", apply("add", X, Y), apply("max", apply("add", Y, X), number(3))), "min(0, y[t,i] + x[t,i] - 3)"),
+        (("sub", X, apply("max", X, Y)), "min(0, x[t,i] - y[t,i])"),
+        (("sub", X, apply("max", Y, X)), "min(x[t,i] - y[t,i], 0)"),
+        (("sub", X, apply("min", X, Y)), "max(0, x[t,i] - y[t,i])"),
+        (("sub", X, apply("max", Y, number(2))), "x[t,i] - max(y[t,i], 2)"),
+        (("add", X, apply("max", X, Y)), "x[t,i] + max(x[t,i], y[t,i])"),
+    ],
+)
+def test_a_maximum_is_taken_from_what_it_is_of(whole: tuple[str, Expr, Expr], form: str) -> None:
+    expr = apply(*whole)
+    assert close(value(stable(expr), x=VALUES, y=OTHERS), value(expr, x=VALUES, y=OTHERS))
+    assert show(stable(expr)).replace("x[t,i] + y[t,i]", "y[t,i] + x[t,i]") == form

@@ -46,7 +46,7 @@ class Op:
 
     def states(self, make=torch.zeros) -> list[torch.Tensor]:
         """States for the batch, each of its own shape."""
-        extents = {"i": CASE.K, "j": CASE.V}
+        extents = CASE.widths
         return [make(CASE.B, CASE.H, *(extents[a] for a in state.axes)) for state in self.document.states]
 
     def arguments(self, *wanted: str) -> dict[str, torch.Tensor]:

@@ -41,7 +41,7 @@ for path in sys.argv[1:]:
     assert module.triton is None
     name = path.rsplit("/", 1)[-1][:-3]
     layouts = {n: l for n, l in module._LAYOUT.items() if n not in module._OPTIONAL}
-    sizes = {"B": 1, "T": 70, "H": 2, "K": 4, "V": 3}
+    sizes = {"B": 1, "T": 70, "H": 2, "K": 4, "S": 5, "V": 3}
     signs = {n: 1 if module._DOMAINS.get(n, (-1,))[0] >= 0 else -1 for n in layouts}
     tensors = {n: (signs[n] * torch.rand([sizes[a] for a in l])).requires_grad_() for n, l in layouts.items()}
     o, last = getattr(module, name)(**tensors, output_final_state=True)
@@ -204,7 +204,7 @@ def test_the_final_state_is_returned_when_asked_for(op):
     assert last is None
     results = function(**given, output_final_state=True)
     outputs, finals = results[: len(outputs)], results[len(outputs) :]
-    extents = {"i": CASE.K, "j": CASE.V}
+    extents = CASE.widths
     for state, last in zip(document.states, finals, strict=True):
         assert last.shape == (CASE.B, CASE.H, *(extents[a] for a in state.axes)) and last.dtype == torch.float32
     assert all(o.shape == (CASE.B, CASE.T, CASE.H, CASE.V) and o.dtype == torch.bfloat16 for o in outputs)

@@ -70,6 +70,24 @@ equations:
   - OO[t,j] = UU[j] * tanh(sum(i, QQ[t,i] * KK[t,i])) * silu(GG[t,j]) + sum(i, QQ[t,i] * ST[t-1,i,j])
 chunk: 16
 """,
+    "values": """
+name: OP
+inputs:
+  QQ: [t, i]
+  KK: [t, i]
+  VV: [t, j]
+  GG: {axes: [t, s]}
+  UU: [t]
+  CC: {kind: constant, axes: [], domain: "(0, 1)", value: 1 - 2**(-5 - h)}
+  SC: {kind: scalar, default: K**-0.5}
+state: [AA, "PP[i, s]", "ST[s, j]"]
+equations:
+  - AA[t] = max(AA[t-1] - softplus(UU[t]), SC * UU[t])
+  - PP[t,i,s] = exp(AA[t-1] - softplus(UU[t]) - AA[t]) * PP[t-1,i,s] + KK[t,i] * GG[t,s]
+  - ST[t,s,j] = CC * ST[t-1,s,j] + softmax(s, GG[t,s]) * VV[t,j]
+  - OO[t,j] = exp(-AA[t]) * sum(s, softmax(s, sum(i, QQ[t,i] * PP[t,i,s])) * ST[t,s,j])
+chunk: 16
+""",
 }
 PLAIN = {role: f"zq{role.lower()}x" for role in ROLES}
 CASE = Case(1, 19, 2, 3, 2)

@@ -23,10 +23,13 @@ inputs:
   v: [t, j]
   w: {axes: [j], kind: parameter}
   c: {kind: scalar, default: 0.5}
-state: ["S[i, j]", "z[i]"]
+  x: [t]
+  g: {axes: [t], domain: "[-inf, 0]"}
+state: [m, "S[i, j]", "z[i]"]
 equations:
-  - S[t,i,j] = S[t-1,i,j] + k[t,i] * v[t,j]
-  - z[t,i] = z[t-1,i] + k[t,i]
+  - m[t] = max(m[t-1] + 2 * g[t], 0.5 * x[t])
+  - S[t,i,j] = exp(2 * g[t] + m[t-1] - m[t]) * S[t-1,i,j] + softmax(i, c * k[t,i]) * v[t,j]
+  - z[t,i] = sigmoid(sum(j, v[t,j] * tanh(sum(i, q[t,i] * S[t-1,i,j])))) * z[t-1,i] + k[t,i]
   - n[t] = sum(i, q[t,i] * z[t,i])
   - o[t,j] = w[j] * sum(i, q[t,i] * S[t,i,j]) / sqrt(1 + n[t] ** 2) - c * tanh(sum(i, q[t,i] * k[t,i])) * v[t,j]
 """
@@ -40,14 +43,12 @@ def text() -> str:
 def mutants(text: str) -> list[tuple[str, str]]:
     """Texts with one operation changed, in the lines that are printed for this spec, and what was changed."""
     found = []
-    written = r"^    (?:read_\d|local_\d|o|d\w+_sum) = (?!_of_all|_over).*$"
-    for function in ("_combine", "_combine_backward"):
-        begin = text.index(f"def {function}(")
-        end = text.index("\n\n\n", begin)
-        for line in re.finditer(written, text[begin:end], re.MULTILINE):
+    for function in re.finditer(r"^def (?:_combine|_values_\d+)(?:_backward)?\(", text, re.MULTILINE):
+        end = text.index("\n\n\n", function.end())
+        for line in re.finditer(r"^    (\w+) = (?!_of_all).*$", text[function.end() : end], re.MULTILINE):
             for old, new in SWAPPED.items():
                 for place in re.finditer(re.escape(old), line.group()):
-                    at = begin + line.start() + place.start()
+                    at = function.end() + line.start() + place.start()
                     name = f"{line.group().strip()}: {old} at {place.start()}"
                     found.append((name, text[:at] + new + text[at + len(old) :]))
     return found

@@ -34,10 +34,11 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from glagen.compat import fla  # noqa: E402
+from glagen.compat.ops import OWN_SPECS  # noqa: E402
 from glagen.files import write_text  # noqa: E402
 from glagen.ir.document import Document  # noqa: E402
-from glagen.reference import run  # noqa: E402
-from glagen.regimes import Case, draw, on_grid  # noqa: E402
+from glagen.reference import run_states  # noqa: E402
+from glagen.regimes import Case, draw  # noqa: E402
 from glagen.tolerances import PRECISIONS, errors  # noqa: E402
 from tests.numerics.helpers import document_of, spec_text  # noqa: E402
 
@@ -66,18 +67,19 @@ class Op:
 
     @property
     def document(self) -> Document:
-        return document_of(spec_text(self.spec))
+        return document_of(OWN_SPECS[self.spec] if self.spec in OWN_SPECS else spec_text(self.spec))
 
 
 OPS = {
     "linear_attn": Op("linear_attn", ("chunk_linear_attn",), "linear_attn", {"normalize": False}),
-    "linear_attn_normalized": Op("linear_attn", ("chunk_linear_attn",), "linear_attn", {"normalize": True}),
+    "linear_attn_normalized": Op("linear_attn", ("chunk_linear_attn",), "linear_attn_normalized", {"normalize": True}),
     "retention": Op("retention", ("chunk_retention",), "retnet"),
     "lightning_attn": Op("lightning_attn", ("chunk_lightning_attn",), "lightning_attn", LAYER),
     "simple_gla": Op("simple_gla", ("chunk_simple_gla", "fused_chunk_simple_gla"), "simple_gla"),
     "simple_gla_fixed": Op("simple_gla", ("chunk_simple_gla",), "retnet", RATES),
     "gla": Op("gla", ("chunk_gla",), "gla"),
     "rwkv6": Op("rwkv6", ("chunk_rwkv6",), "rwkv6"),
+    "gsa": Op("gsa", ("chunk_gsa",), "gsa_written"),
 }
 
 
@@ -116,7 +118,7 @@ class Call:
 
     tensors: dict[str, Tensor]
     options: dict[str, Any]
-    initial: tuple[Tensor, ...]  # states: none, S, or S and z
+    initial: tuple[Tensor, ...]  # states, or none
     cotangents: tuple[Tensor, ...]  # of the output and of final states, if they are wanted
     ends: tuple[int, ...] | None  # cu_seqlens
 
@@ -138,9 +140,9 @@ def call_of(op: Op, setting: Setting) -> Call:
         if d.kind in ("input", "parameter") and isinstance(x, Tensor):
             x = x.abs() if normalize and d.name in "qk" else x  # as feature maps make them: no divisor near zero
             tensors[d.name] = packed(x) if d.kind == "input" else x
-    sums = [on_grid(torch.randn(case.B, 1, HEADS, case.K, generator=torch.Generator().manual_seed(n))) for n in (0, 1)]
-    first = (problem.initial_states[0], *([sums[0].abs()] if normalize else []))
-    last = (problem.state_cotangents[0], *(sums[1:] if normalize else []))
+    first, last = problem.initial_states, problem.state_cotangents
+    if normalize:  # fla's sums of keys are [N, 1, H, K]
+        first, last = (first[0], first[1].abs()[:, None]), (last[0], last[1][:, None])
     return Call(
         tensors,
         op.options | {"scale": 0.2 if chosen["scaled"] else None},
@@ -158,7 +160,7 @@ def collect(found: Results, function: Function, call: Call, dtype: torch.dtype, 
     wide = torch.promote_types(dtype, torch.float32)
     tensors = {n: x.detach().to(device, wide if x.dim() == 2 else dtype) for n, x in call.tensors.items()}
     states = tuple(x.detach().to(device, wide) for x in call.initial)
-    names = [*(f"d {n}" for n in tensors), "d initial_state", "d initial z"]
+    names = [*(f"d {n}" for n in tensors), "d initial_state", "d second initial_state"]
     leaves = dict(zip(names, (*tensors.values(), *states), strict=False))
     for x in leaves.values():
         x.requires_grad_()
@@ -170,8 +172,8 @@ def collect(found: Results, function: Function, call: Call, dtype: torch.dtype, 
         output_final_state=len(call.cotangents) > 1,
         cu_seqlens=None if call.ends is None else torch.tensor(call.ends, device=device),
     )
-    roots = (o, *(last if isinstance(last, tuple) else (last,)))[: len(call.cotangents)]
-    found |= {n: x.detach() for n, x in zip(("o", "final_state", "final z"), roots, strict=False)}
+    roots = (o, *(last if isinstance(last, tuple | list) else (last,)))[: len(call.cotangents)]
+    found |= {n: x.detach() for n, x in zip(("o", "final_state", "second final_state"), roots, strict=False)}
     cotangents = [c.to(device, x.dtype) for c, x in zip(call.cotangents, roots, strict=True)]
     gradients = torch.autograd.grad(roots, list(leaves.values()), cotangents, materialize_grads=True)
     found |= zip(leaves, gradients, strict=True)
@@ -199,20 +201,21 @@ def recurrence(
     scalars = {"scale": scale} | ({} if layer_idx is None else {"depth": layer_idx / num_layers})
     if g_gamma is not None:
         tensors["gamma"] = g_gamma.double().exp()
-    state, sums = initial_state if isinstance(initial_state, tuple) else (initial_state, None)
+    states = initial_state if isinstance(initial_state, tuple) else [initial_state] * len(document.states)
+    if normalize and states[1] is not None:
+        states = [states[0], states[1].squeeze(1)]
     ends = [0, k.shape[1]] if cu_seqlens is None else cu_seqlens.tolist()
-    outputs, finals, totals = [], [], []
+    outputs, finals = [], []
     for n, (first, last) in enumerate(itertools.pairwise(ends)):
         own = slice(None) if cu_seqlens is None else slice(n, n + 1)
         part = {name: x[:, first:last] if x.dim() > 2 else x for name, x in tensors.items()}
-        (o,), final = run(document, part | scalars, None if state is None else state[own])
-        if normalize:
-            total = part["k"].double().cumsum(1) + (0 if sums is None else sums[own])
-            o = o / (scale * (part["q"].double() * total).sum(-1, keepdim=True))
-            totals.append(total[:, -1:])
+        (o,), final = run_states(document, part | scalars, [x if x is None else x[own] for x in states])
         outputs.append(o)
         finals.append(final)
-    return torch.cat(outputs, 1), (torch.cat(finals), torch.cat(totals)) if normalize else torch.cat(finals)
+    last = [torch.cat(x) for x in zip(*finals, strict=True)]
+    if normalize:
+        last[1] = last[1][:, None]
+    return torch.cat(outputs, 1), tuple(last) if len(last) > 1 else last[0]
 
 
 def distance(x: Tensor, expected: Tensor) -> float:

@@ -32,7 +32,7 @@ from glagen.variants import packed, shared  # noqa: E402
 from glagen.verify import MODES, op_results, wide  # noqa: E402
 from tests.numerics.helpers import document_of, generated, spec_text  # noqa: E402
 
-CASES = (Case(2, 70, 2, 20, 12), Case(1, 65, 2, 32, 32, state=False), Case(1, 33, 2, 60, 100))
+CASES = (Case(2, 70, 2, 20, 12), Case(1, 65, 2, 32, 32, state=False), Case(1, 33, 2, 60, 100), Case(1, 20, 2, 11, 13))
 STEPS = 2
 
 Call = Callable[[], object]

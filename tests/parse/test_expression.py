@@ -116,7 +116,7 @@ def test_monsters_are_refused(text: str) -> None:
 
 def test_faults_of_an_expression_are_gathered() -> None:
     faults: list[Diagnostic] = []
-    assert parse_expression(scalar("f(x) + exp(x, y) + k[s] + sum(x)"), faults) is None
+    assert parse_expression(scalar("f(x) + exp(x, y) + k[x] + sum(x)"), faults) is None
     assert len(faults) == 4
 
 

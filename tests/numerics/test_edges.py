@@ -1,0 +1,93 @@
+"""Gates at the ends of the domain that the certificate is computed from, and beyond: right, or not a number at all."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from glagen.ir.document import Document
+from glagen.regimes import Case, Problem, draw
+from glagen.tolerances import PRECISIONS, ZERO
+from glagen.verify import Results, compare, op_results, reference_results
+from tests.numerics.helpers import CPU, compiled, document_of
+
+CASE = Case(1, 70, 2, 20, 24)
+SPEC = """
+name: op
+inputs:
+  q: [t, i]
+  k: [t, i]
+  v: [t, j]
+  g: {{axes: [t, {axis}], domain: "[{low}, 0]"}}
+state: S[i, j]
+equations:
+  - S[t,i,j] = exp(g[t,{axis}]) * S[t-1,i,j] + k[t,i] * v[t,j]
+  - o[t,j] = sum(i, q[t,i] * S[t,i,j])
+"""
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+    ),
+]
+# Several leaves to a chunk, one leaf as large as it may be (60 nats), and one product for the whole chunk.
+LOWS = (-5.0, -3.75, -0.9375)
+
+
+@functools.cache
+def problem(axis: str, low: float, kind: str, size: float) -> tuple[Document, Problem, Results]:
+    """Gates at `low`, or at either end by turns of eight steps, or at random; keys times `size`."""
+    document = document_of(SPEC.format(axis=axis, low=low))
+    drawn = draw(document, "mild", CASE)
+    g = drawn.arguments["g"]
+    assert isinstance(g, torch.Tensor)
+    steps = torch.arange(CASE.T)[None, :, None, None]
+    gates = {
+        "all": torch.full_like(g, low),
+        "turns": torch.where(steps // 8 % 2 == 0, low, 0.0).double().expand_as(g),
+        "some": torch.where(torch.rand(g.shape, generator=torch.Generator().manual_seed(0)) < 0.5, low, 0.0).double(),
+    }
+    drawn.arguments["g"] = gates[kind].clone()
+    drawn.arguments["k"] = drawn.arguments["k"] * size  # type: ignore[operator]
+    return document, drawn, reference_results(document, drawn, CPU)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("size", [1.0, 2.0**30])
+@pytest.mark.parametrize("kind", ["all", "turns", "some"])
+@pytest.mark.parametrize("axis", "ij")
+@pytest.mark.parametrize("low", LOWS)
+def test_at_the_edge(low: float, axis: str, kind: str, size: float, device: str) -> None:
+    """Every precision keeps its budget; keys of 1e9 too, but for float16, which does not have them."""
+    document, given, expected = problem(axis, low, kind, size)
+    for name in ("fp64", "fp32", "bf16", "fp16") if size == 1.0 else ("fp32", "bf16"):
+        found = op_results(
+            document, compiled(SPEC.format(axis=axis, low=low)), given, PRECISIONS[name], torch.device(device)
+        )
+        rows = compare(document, found, expected, PRECISIONS[name], ("edge", "", name, ""))
+        assert not [f"{row}" for row in rows if not row.ok]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("beyond", [1.1, 1.25, 1.4, 1.5, 1.6, 2.0, 4.0, 20.0])
+@pytest.mark.parametrize("axis", "ij")
+@pytest.mark.parametrize("low", LOWS)
+def test_beyond_the_edge(low: float, axis: str, beyond: float, device: str) -> None:
+    """A promise that does not hold may cost the result, but never gives a plausible wrong one."""
+    document, given, expected = problem(axis, low * beyond, "all", 1.0)
+    module = compiled(SPEC.format(axis=axis, low=low))
+    for name in ("fp32", "bf16", "fp16"):
+        found = op_results(document, module, given, PRECISIONS[name], torch.device(device))
+        for quantity, x in found.items():
+            off = (x.double().to(CPU) - expected[quantity]).abs()
+            scale = expected[quantity].square().mean().sqrt().clamp(min=ZERO)
+            assert bool(((off < 0.1 * scale) | ~x.isfinite().to(CPU)).all()), (name, quantity)
+
+
+def test_some_promises_are_broken_loudly() -> None:
+    """Far beyond, numbers do overflow: what the test before this one allows does happen."""
+    document, given, _ = problem("i", -0.9375 * 20, "all", 1.0)
+    found = op_results(document, compiled(SPEC.format(axis="i", low=-0.9375)), given, PRECISIONS["fp32"], CPU)
+    assert not found["o"].isfinite().all()
