@@ -105,7 +105,7 @@ def _batches(numbers: list[int]) -> Iterator[list[int]]:
 
 
 def _run(seed: int, numbers: list[int]) -> list[Entry]:
-    """The entries of a worker; the last has a fault if the worker did not live to report it."""
+    """The entries of a worker; the last has a fault if neither it nor another, of that number alone, could report it."""
     command = [sys.executable, "-m", "glagen.fuzz", str(seed), *map(str, numbers)]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE + 2 * len(numbers))
@@ -113,7 +113,9 @@ def _run(seed: int, numbers: list[int]) -> list[Entry]:
     except subprocess.TimeoutExpired as expired:
         out, trouble = (expired.stdout or b"").decode(), "no answer in time"
     entries = _entries(out)
-    if len(entries) < len(numbers):
+    if len(entries) < len(numbers) > 1:
+        entries += _run(seed, [numbers[len(entries)]])
+    elif len(entries) < len(numbers):
         lost = sample(seed, numbers[len(entries)])
         entries.append({**lost, "case": str(lost["case"]), "fault": f"the worker ended: {trouble}"})
     return entries

@@ -21,12 +21,17 @@ from glagen.ir.document import Document
 # Capability"; for gfx942 the 64 KiB of LDS of a compute unit).
 SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 LDS = 64 * 1024
+LAUNCH_OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
 TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A kernel compiled for a target. `spills` in bytes of local memory a thread; `mma` lists tensor-core opcodes."""
+    """A kernel compiled for a target.
+
+    `spills` in bytes of local memory a thread; `mma` lists tensor-core opcodes; `fused` counts additions
+    of what another thread has that a multiplication is fused with.
+    """
 
     kernel: str
     dtype: str
@@ -37,6 +42,7 @@ class Built:
     registers: int
     spills: int
     mma: tuple[str, ...]
+    fused: int
 
     @property
     def fits(self) -> bool:
@@ -123,7 +129,7 @@ def _compile(call: Launch, gpu: Any, dtype: torch.dtype, K: int, V: int) -> Buil
 
     kernel = call.kernel
     options = dict(call.options)
-    launch_options = {name: options.pop(name) for name in ("num_warps", "num_stages")}
+    launch_options = {name: options.pop(name) for name in LAUNCH_OPTIONS if name in options}
     bound = dict(zip([p.name for p in kernel.params], call.args, strict=False)) | options
     signature: dict[str, str] = {}
     constants: dict[tuple[int, ...], Any] = {}
@@ -142,7 +148,14 @@ def _compile(call: Launch, gpu: Any, dtype: torch.dtype, K: int, V: int) -> Buil
     compiled = triton.compile(source, target=gpu, options=launch_options)
     limit = SHARED_MEMORY[gpu.arch] if gpu.backend == "cuda" else LDS
     registers, spills, mma = _machine_code(compiled) if gpu.backend == "cuda" else (0, 0, ())
-    return Built(kernel.fn.__name__, TYPES[dtype], K, V, compiled.metadata.shared, limit, registers, spills, mma)
+    shared, fused = compiled.metadata.shared, _fused(compiled.asm.get("ptx", ""))
+    return Built(kernel.fn.__name__, TYPES[dtype], K, V, shared, limit, registers, spills, mma, fused)
+
+
+def _fused(ptx: str) -> int:
+    """How many fused multiply-adds take what a shuffle between threads gives."""
+    shuffled = set(re.findall(r"shfl\.sync\.\w+\.b32\s+(%r\d+)", ptx))
+    return sum(bool(shuffled & set(line)) for line in map(re.compile(r"%r\d+").findall, re.findall(r"fma\.rn.*", ptx)))
 
 
 def _machine_code(compiled: Any) -> tuple[int, int, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from glagen.emit.pointwise import TRITON, Writer, spread_triton
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Operand
-from glagen.ir.expr import Apply, Ref
+from glagen.ir.expr import Ref
 from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Line, Load, Loop, RowSum, Scan, Store, written
 
 BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "CHUNK", "s": "CHUNK"}
@@ -194,12 +194,8 @@ class KernelPrinter(KernelMemory):
     def _assign(self, line: Assign) -> None:
         axes = full_axes(line)
         value = self.writer.write(line.expr, axes)
-        bounded = [a for a in axes if a in BOUND]
-        kept = isinstance(line.expr, Apply) and line.expr.function == "keep"
-        if line.guarded or (line.over and not kept):
-            # A choice is rounded by itself. Without it a product may be fused with the first addition of a sum over
-            # neighbouring threads, each of which then has another last bit of the sum, and they race to store it.
-            bound = " & ".join(spread_triton(BOUND[a], (a,), axes) for a in (bounded if line.guarded else bounded[:1]))
+        if line.guarded:
+            bound = " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes)
             value = f"tl.where({bound}, {value}, 0.0)"
         if line.over:
             positions = summed_positions(line)

@@ -30,7 +30,11 @@ built = build(module, document, target, getattr(torch, dtype), int(K), int(V))
 print(json.dumps([dataclasses.asdict(b) | {"fits": b.fits} for b in built]))
 """
 SAMPLE = [("gla", "sm_80", "bfloat16", 128, 128), ("gla", "sm_90", "bfloat16", 128, 128)]
-SAMPLE += [("gla", "sm_100", "bfloat16", 128, 128)]
+SAMPLE += [
+    ("gla", "sm_100", "bfloat16", 128, 128),
+    ("gla", "sm_90", "bfloat16", 11, 13),
+    ("gsa", "sm_90", "bfloat16", 128, 128),
+]
 ALL = [
     (name, target, dtype, K, V)
     for name in NAMES
@@ -57,10 +61,13 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
     pytest.importorskip("triton")
     name, target, *_ = case
     found = built(*case, tmp_path)
-    assert {b["kernel"].removeprefix(f"{name}_") for b in found} == KERNELS
+    longest_first = sorted(KERNELS, key=len, reverse=True)
+    assert {next(k for k in longest_first if b["kernel"].endswith(f"_{k}")) for b in found} == KERNELS
+    assert all(b["kernel"].startswith(f"{name}_") for b in found)
     for b in found:
         assert b["fits"], f"{b['kernel']} needs {b['shared']} of {b['shared_limit']} bytes"
         assert b["shared"] > 0
+        assert not b["fused"], f"{b['kernel']} fuses multiply-adds: copies of a sum may differ (see _config)"
         if target != "gfx942":  # whose machine code is not looked into
             assert b["mma"], f"{b['kernel']} has no tensor-core instruction"
             assert 0 < b["registers"] <= 255
