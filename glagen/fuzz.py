@@ -105,7 +105,7 @@ def _batches(numbers: list[int]) -> Iterator[list[int]]:
 
 
 def _run(seed: int, numbers: list[int]) -> list[Entry]:
-    """The entries of a worker; the last has a fault if neither it nor another, of that number alone, could report it."""
+    """The entries of a worker; the last has a fault if neither it nor one for that number alone could report it."""
     command = [sys.executable, "-m", "glagen.fuzz", str(seed), *map(str, numbers)]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE + 2 * len(numbers))

@@ -118,6 +118,20 @@ def test_opcheck(op):
         torch.library.opcheck(module._op, (*values, *initial, ends, "auto"))
 
 
+def test_transforms_of_torch_func(op):
+    """torch.func.grad goes through the op, and gives what autograd gives."""
+    given = op.arguments()
+    name = next(d.name for d in op.document.declarations if d.kind == "input")
+
+    def total(x):
+        o, *_ = getattr(op.module, op.document.name)(**{**given, name: x})
+        return o.square().sum()
+
+    x = given[name].detach().clone().requires_grad_()
+    (expected,) = torch.autograd.grad(total(x), x)
+    assert torch.equal(torch.func.grad(total)(x.detach()), expected)
+
+
 def test_names_tell_versions_apart(op):
     name = str(op.module._op._qualname)
     other = load("gla" if op.document.name != "gla" else "gla_v")
