@@ -154,9 +154,12 @@ class _Decay:
     def blamed(
         self, expr: Expr, good: Callable[[Interval], bool], promises: tuple[Interval, ...]
     ) -> tuple[Ref, Interval] | None:
-        """The one name, and what it would have to promise, that would make the expression `good`."""
+        """The one name of the spec, and what it would have to promise, that would make the expression `good`."""
+        written = [
+            ref for ref in refs(expr) if ref.span is not None
+        ]  # what is computed before has no place in the spec
         for promise in promises:
-            for ref in refs(expr):
+            for ref in written:
                 if good(interval_of(expr, {**self.domains, ref.name: promise})):
                     return ref, promise
         return None

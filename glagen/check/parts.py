@@ -13,9 +13,9 @@ from glagen.check.names import Scope
 from glagen.check.part import part
 from glagen.check.report import Report, shown
 from glagen.check.roles import fault_of, find_state, require_pointwise
-from glagen.errors import InternalError
+from glagen.errors import Diagnostic, InternalError
 from glagen.ir.document import AXES, Document, StateDeclaration
-from glagen.ir.expr import Along, Apply, Expr, Ref, Softmax, Sum, free_axes, number, ref, refs, rewrite
+from glagen.ir.expr import Along, Apply, Expr, Index, Ref, Softmax, Sum, free_axes, number, ref, refs, rewrite, show
 from glagen.ir.interval import REALS
 from glagen.ir.recurrence import (
     Composite,
@@ -63,13 +63,12 @@ class _Finder:
         self.stem = "read"
         while any(name.startswith(self.stem) for name in self.taken):
             self.stem += "_"
-        self.steps: list[
-            Value | Maximum | str
-        ] = []  # a state's name stands for its part, whose reads are not all found
+        self.steps: list[Value | Maximum | str] = []  # a state's name: its part, whose reads are not all found
         self.found: dict[str, State] = {}
         self.reads: dict[str, Read] = {}
         self.axes: dict[str, tuple[str, ...]] = {}  # of reads, and of values
         self.maxima: dict[str, tuple[Expr, Expr]] = {}  # by state: before the step, and after it
+        self.meant: dict[str, str] = {}  # what values and reads stand for
         self.used: set[str] = set()  # maxima that something depends on
 
     def fresh(self, name: str) -> str:
@@ -112,9 +111,17 @@ class _Finder:
             return
         key, value = self.sides(name)
         found = find_state(self.scope.equations[name], body, self.domains, self.report, key, value)
+        self.report.diagnostics[before:] = map(self.spelt, self.report.diagnostics[before:])
         if found is not None:
             self.found[name] = found
             self.steps.append(name)
+
+    def spelt(self, fault: Diagnostic) -> Diagnostic:
+        """A fault with what the spec says in the place of names that it does not have."""
+        message = fault.message
+        for name, meant in reversed(self.meant.items()):
+            message = message.replace(name, meant)
+        return replace(fault, message=message)
 
     def has_maxima(self, target: str) -> bool:
         """Whether all maxima that an equation depends on are understood; what is wrong with others is reported."""
@@ -220,6 +227,10 @@ class _Finder:
         name = f"{self.stem}_{len(self.reads) + 1}"
         self.reads[name] = Read(name, state, query, use.before)
         self.axes[name] = axes if axes[1] in self.scope.states[state].axes else axes[:1]
+        at = ",".join((str(Index("t", -1 if use.before else 0)), *self.scope.states[state].axes))
+        key = self.sides(state)[0]
+        product = f"sum({key}, {show(query, 2)} * {state}[{at}])" if self.has_keys(state) else f"{state}[{at}]"
+        self.meant[show(ref(name, self.axes[name]))] = product
         return ref(name, self.axes[name])
 
     def along(self, expr: Along, stem: str, fault: Fault) -> Expr:
@@ -228,9 +239,6 @@ class _Finder:
         if others:
             message = f"`{shown(expr)}` depends on {others[0]} too"
             fault(message, expr.span, f"what stands in it has axes t and {expr.axis} alone")
-            return number(0)
-        if "t" not in free_axes(expr):
-            fault(f"`{shown(expr)}` is the same at all steps", expr.span, "compute it outside the op and pass it")
             return number(0)
         return self.value(stem, expr)
 
@@ -244,6 +252,7 @@ class _Finder:
         name = self.fresh(stem)
         self.domains[name] = interval_of(expr, self.domains)
         self.axes[name] = axes
+        self.meant[show(ref(name, axes))] = show(expr)
         self.steps.append(Value(name, axes, expr))
         return ref(name, axes)
 

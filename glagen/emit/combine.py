@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glagen.algebra import chained, derivative
-from glagen.emit.interface import head_axis, lead
+from glagen.emit.interface import head_axis
 from glagen.emit.step import torch_value
 from glagen.emit.words import identifier
-from glagen.ir.document import FEATURES
+from glagen.ir.document import FEATURES, Declaration
 from glagen.ir.expr import Along, Expr, Ref, Softmax, free_axes, ref, refs
 from glagen.ir.recurrence import Composite, Maximum, Recurrence, Value, needed
 
@@ -34,7 +34,7 @@ class Stage:
         """All names that it takes: declared ones first, in order of declaration."""
         exprs = [v.expr for v in self.values] + [e for *_, e in self.results if e is not None]
         found = [r.name for e in exprs for r in refs(e) if r.name not in {v.name for v in self.values}]
-        found += [lead(self.composite).name] if any(map(_timeless, self.values)) else []
+        found += [self.timed.name] if any(map(_timeless, self.values)) else []
         declared = [d.name for d in self.composite.declarations if d.name in found]
         return tuple(dict.fromkeys((*declared, *found)))
 
@@ -100,9 +100,15 @@ class Stage:
             lines.append(f"{identifier(value.name)} = {text}")
         return lines
 
+    @property
+    def timed(self) -> Declaration:
+        """An input with no more heads than the results have."""
+        inputs = [d for d in self.composite.declarations if d.kind == "input"]
+        return next(d for d in inputs if self.heads == "M" or d.name in self.composite.written)
+
     def like(self, value: Value) -> str:
         """A tensor with the steps and heads of a value, one column wide where that has columns."""
-        first = lead(self.composite)
+        first = self.timed
         x = identifier(first.name)
         if value.axes == ("t",):
             return x if first.axes == ("t",) else f"{x}[..., 0]"
