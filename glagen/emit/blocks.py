@@ -67,6 +67,12 @@ def _opening(line: Blocks, chunk: int, where: str) -> tuple[str, list[Definition
                 ("leaf", f"alike & ({ROW} >= {OTHER})", ("alike",)),
                 ("leaf_before", f"alike & ({ROW} > {OTHER})", ("alike",)),
             ]
+        case "guard":
+            return "", [
+                ("same", f"{ROW} > {OTHER}", ()),
+                ("leaf", f"{ROW} >= {OTHER}", ()),
+                ("leaf_before", f"{ROW} > {OTHER}", ()),
+            ]
         case "offsets":
             return f"for offset in range(1, {leaf}):", [
                 ("inside", f"row % {leaf} >= offset", ()),

@@ -231,15 +231,17 @@ class KernelPrinter(KernelMemory):
 
     def _blocks(self, line: Blocks) -> None:
         header, definitions = opening_text(line, self.chunk, "tl.where")
-        if header:
-            self._line(header)
+        outside = self.indent
+        for text in ([f"if tl.max({identifier(line.when)}, axis=0) > 0.0:"] if line.when else []) + [header] * bool(
+            header
+        ):
+            self._line(text)
             self.indent += 1
         for text in definitions:
             self._line(text)
         for inner in line.body:
             self._any(inner)
-        if header:
-            self.indent -= 1
+        self.indent = outside
 
 
 def _defined(body: tuple[Line | Loop, ...]) -> set[str]:

@@ -17,8 +17,9 @@ from glagen.explain.outline import (
     say,
 )
 from glagen.ir.chunk import Carry, Contract, Decay, GateInfo, Point, Statement
-from glagen.ir.kernel import Blocks, RowSum
+from glagen.ir.kernel import Blocks
 from glagen.ir.schedule import Growth, Schedule
+from glagen.schedule.covers import GROWTH_LIMIT
 
 PICTURE = 16  # most rows of a picture
 Part = tuple[str, int]  # kind and leaf of ir.kernel.Blocks
@@ -28,7 +29,7 @@ def parts_of(schedule: Schedule, gate: str) -> tuple[Part, ...]:
     """The kinds of blocks, and their sizes, that tile the triangle for a gate, in order."""
     found: dict[Part, None] = {}
     for line in schedule.twin_forward:
-        if isinstance(line, Blocks) and any(isinstance(x, RowSum) and x.source.name == gate for x in line.body):
+        if isinstance(line, Blocks) and line.gate == gate:
             found[(line.kind, line.leaf)] = None
     return tuple(found)
 
@@ -92,6 +93,13 @@ def _part(kind: str, leaf: int, chunk: int, gate: GateInfo) -> Inline:
                 f"`strips`: each sub-chunk of {leaf} rows reads what all sub-chunks before it wrote, and $r$ is the "
                 f"step before its first. {below}",
             )
+        case "guard":
+            return (
+                "`guard`: the whole chunk, with $r$ the step before its first. The factor of row $s$ is then a growth. "
+                f"It is used in those rows $t$ in which the gates since $r$ come to -{GROWTH_LIMIT:g} at least, in "
+                "every channel; gates are at most 0, so the exponents of all rows $s <= t$ are within that too. Which "
+                "blocks a row takes depends on nothing after it. The rows that are left are covered by what follows.",
+            )
         case "leaf":
             worst = leaf * -gate.domain.low
             return (
@@ -144,6 +152,8 @@ def _cell(parts: tuple[Part, ...], t: int, s: int, scale: int, chunk: int) -> st
                 if row // (2 * half) == column // (2 * half) and row // half != column // half:
                     return "ABCDEFGHIJ"[letter]
                 half, letter = half // 2, letter + 1
+        elif kind == "guard":
+            return "="
         elif kind == "strips" and row // leaf != column // leaf:
             return "ABCDEFGHIJKLMNP"[min(row // leaf - 1, 14)]
         elif kind in ("leaf", "offsets") and row // leaf == column // leaf:

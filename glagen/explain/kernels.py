@@ -140,6 +140,8 @@ def _passes(line: Blocks, chunk: int) -> str:
             return _count((chunk // line.leaf).bit_length() - 1, "level") + " of halves"
         case "strips":
             return _count(chunk // line.leaf - 1, "strip")
+        case "guard":
+            return "the whole chunk at once"
         case "leaf":
             return f"all diagonal blocks of {line.leaf} rows at once"
         case "offsets":

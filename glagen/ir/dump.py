@@ -103,8 +103,11 @@ def dump_line(line: Line) -> list[str]:
             return [f"{name}{_axes(axes)} {_equals(line)} {x} @ {y}{_note(['wide'] if wide else [])}"]
         case RowSum(name=name, axes=axes, source=source, select=select):
             return [f"{name}{_axes(axes)} {_equals(line)} sum({select}) {source}"]
-        case Blocks(kind=kind, leaf=leaf, body=body):
-            return [f"for blocks {kind} {leaf}", *(INDENT + text for x in body for text in dump_line(x))]
+        case Blocks(kind=kind, leaf=leaf, body=body, when=when):
+            return [
+                f"for blocks {kind} {leaf}{f', if any {when}' if when else ''}",
+                *(INDENT + text for x in body for text in dump_line(x)),
+            ]
         case _:
             raise InternalError(f"cannot dump {line!r}")
 

@@ -36,6 +36,7 @@ class Assign:
 
     `rounded`: "narrow" or "wide", the type of dot operands it is kept in (see Dot), so that other uses see what the
     dots saw. `guarded`: rows and columns outside the tensor are set to zero, which the expression would not give.
+    `at_hand`: the sum is over the columns that a tile has, of all that there are.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Assign:
     accumulate: bool = False
     rounded: str = ""
     guarded: bool = False
+    at_hand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +80,16 @@ class Blocks:
     """A cover's loop over blocks of the causal triangle; the body sees which rows read (`upper`) and write (`lower`).
 
     bisect: halves of halves down to `leaf` rows; strips: rows n*leaf .. (n+1)*leaf against all before them;
-    leaf: the diagonal blocks of `leaf` rows at once; offsets: their diagonals 1 .. leaf-1 one by one.
+    leaf: the diagonal blocks of `leaf` rows at once; offsets: their diagonals 1 .. leaf-1 one by one; guard: the whole
+    chunk at once, for reading rows whose gates are mild enough. `when`: a tile [t]; where it is all zero, a kernel may
+    leave the blocks out.
     """
 
     kind: str
     leaf: int
+    gate: str
     body: tuple[BlockLine, ...]
+    when: str = ""
 
 
 Line = Load | Assign | Dot | RowSum | Blocks

@@ -8,7 +8,7 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel, Line, Scan
 from glagen.ir.recurrence import Composite
 
-COVERS = ("auto", "anchored", "subchunk", "bisect")
+COVERS = ("auto", "anchored", "guarded", "subchunk", "bisect")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,17 @@ class Cover:
 def choose_cover(domain: Interval, chunk: int, subchunk: int | None, wanted: str = "auto") -> Cover | None:
     """The cover for a vector gate with this range of log values per step; None where `wanted` cannot be proved.
 
+    guarded: anchored for the rows in which the gates since the chunk's start come to GROWTH_LIMIT at most, which is
+    found out row by row; bisection for all others, if there are any.
+
     auto: anchored where the declared bound allows it; else the paper's sub-chunks if the spec asks for a size; else
     bisection, with anchored leaves as large as the bound allows.
     """
     leaf = anchored_rows(domain, chunk)
     if wanted == "anchored" or (wanted == "auto" and leaf >= chunk):
         return Cover("anchored", (("leaf", chunk),)) if leaf >= chunk else None
+    if wanted == "guarded":
+        return Cover("guarded", (("guard", chunk), ("bisect", 1)))
     if wanted == "subchunk" or (wanted == "auto" and subchunk is not None):
         size = min(subchunk or 16, chunk)
         strips = (("strips", size),) if size < chunk else ()

@@ -60,7 +60,7 @@ def _join_sums(body: tuple[BlockLine, ...]) -> tuple[BlockLine, ...]:
 def _joins(out: list[Line], n: int, line: Blocks) -> bool:
     """May `line` join the loop out[n], at its place or by moving that loop down to the end?"""
     first = out[n]
-    if not isinstance(first, Blocks) or (first.kind, first.leaf, _gate(first)) != (line.kind, line.leaf, _gate(line)):
+    if not isinstance(first, Blocks) or (first.kind, first.leaf, first.gate) != (line.kind, line.leaf, line.gate):
         return False
     accumulated = {x.name for x in first.body if isinstance(x, Assign) and x.accumulate}
     if accumulated & set(read(line)):
@@ -69,7 +69,3 @@ def _joins(out: list[Line], n: int, line: Blocks) -> bool:
     needs_later = any(set(read(line)) & set(written(x)) for x in passed)
     blocks_later = any(set(written(first)) & set(read(x)) for x in passed)
     return not (needs_later and blocks_later)
-
-
-def _gate(blocks: Blocks) -> str:
-    return next(line.source.name for line in blocks.body if isinstance(line, RowSum))

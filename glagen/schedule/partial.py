@@ -47,8 +47,8 @@ def _is_part(line: Line, axis: str, parts: set[str]) -> bool:
     match line:
         case Load():
             return False
-        case Assign(expr=expr, over=over):
-            return _linear(expr, parts, line.name) or axis in over
+        case Assign(expr=expr, over=over, at_hand=at_hand):
+            return _linear(expr, parts, line.name) or (axis in over and not at_hand)
         case Dot(x=x, y=y):
             if x.name in parts and y.name in parts:
                 raise InternalError(f"{line.name} multiplies two parts of sums over {axis}")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from glagen.ir.chunk import Contract, Decay, Operand
-from glagen.ir.expr import Expr, Ref, apply
+from glagen.ir.expr import Expr, Ref, apply, number
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, RowSum
+from glagen.schedule.covers import GROWTH_LIMIT
 from glagen.schedule.tile import Crossed, Workspace, axes_of, keep, natural, tile, times
+
+ANCHORED = ("leaf", "guard")  # kinds of blocks with a growth
 
 
 def ends(work: Workspace, decay: Decay, kind: str) -> tuple[list[BlockLine], Ref, Ref]:
@@ -13,12 +16,20 @@ def ends(work: Workspace, decay: Decay, kind: str) -> tuple[list[BlockLine], Ref
     axes = ("t", *decay.axes)
     gate = Operand(decay.gate, axes)
     before = "_before" if decay.upper.before else ""
-    up, low = f"{decay.gate}_down{before}", f"{decay.gate}_up{before}"
+    anchored = "_anchored" if kind == "guard" else ""
+    up, low = f"{decay.gate}_down{anchored}{before}", f"{decay.gate}_up{anchored}{before}"
     log = f"log_{decay.gate}_within{before}"
     exp_log = apply("exp", tile(log, *axes))
-    if kind == "leaf":
+    lines: list[BlockLine]
+    if kind == "guard":
+        bound = apply("min", apply("neg", tile(since(decay), *axes)), number(int(GROWTH_LIMIT)))
+        lines = [
+            Assign(up, axes, apply("exp", tile(since(decay, before), *axes))),
+            Assign(low, axes, apply("exp", bound)),
+        ]
+    elif kind == "leaf":
         grow = f"log_{decay.gate}_leaf"
-        lines: list[BlockLine] = [
+        lines = [
             RowSum(log, axes, gate, f"leaf{before}"),
             Assign(up, axes, exp_log),
             RowSum(grow, axes, gate, "leaf"),
@@ -40,6 +51,7 @@ def covered_scores(
     reader = next(o for o in statement.operands if "t" in o.indices)
     writer = next(o for o in statement.operands if "s" in o.indices)
     over = statement.over
+    judge_rows(work, decay)
     for kind, leaf in work.covers[decay.gate].parts:
         if kind == "offsets":
             lines, fade, moved = offset(work, decay, writer)
@@ -49,15 +61,15 @@ def covered_scores(
             lines.append(Assign(out, axes, hit, accumulate=True))
         else:
             lines, up, low = ends(work, decay, kind)
-            down_name, up_name = faded(work, reader, decay, "down"), faded(work, writer, decay, "up")
+            down_name, up_name = faded(work, reader, decay, "down", kind), faded(work, writer, decay, "up", kind)
             lines.append(Assign(down_name, axes_of(up), times(natural(reader), up), rounded=_width(kind)))
             lines.append(Assign(up_name, axes_of(low), times(natural(writer), low), rounded=_width(kind)))
             x, y = Operand(down_name, reader.indices), Operand(up_name, writer.indices)
             x, y = (y, x) if mark else (x, y)
-            lines.append(Dot(f"{out}_block", axes, x, y, wide=kind == "leaf"))  # type: ignore[arg-type]
-            hit = keep(f"same{mark}", tile(f"{out}_block", *axes), *axes)
+            lines.append(Dot(f"{out}_block", axes, x, y, wide=kind in ANCHORED))  # type: ignore[arg-type]
+            hit = guarded(work, decay, kind, keep(f"same{mark}", tile(f"{out}_block", *axes), *axes))
             lines.append(Assign(out, axes, hit, accumulate=True))
-        work.emit(Blocks(kind, leaf, tuple(lines)))
+        work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), when(work, decay, kind)))
     if statement.order == "<=":
         own = f"{statement.out.name}_own"
         if own not in work.known:
@@ -76,26 +88,27 @@ def covered_apply(
     w_axes = ("s", "t") if transposed else ("t", "s")
     matrix = tile(weights.name + mark, *w_axes)
     crossed = work.crossed.get(out.name)
+    judge_rows(work, decay)
     for kind, leaf in work.covers[decay.gate].parts:
         if kind == "offsets":
             lines = offset_apply(work, statement, decay, matrix, rows, transposed)
-            work.emit(Blocks(kind, leaf, tuple(lines)))
+            work.emit(Blocks(kind, leaf, decay.gate, tuple(lines)))
             continue
         lines, up, low = ends(work, decay, kind)
         own, other = (low, up) if transposed else (up, low)
-        rounded = faded(work, rows, decay, "down" if transposed else "up")
+        rounded = faded(work, rows, decay, "down" if transposed else "up", kind)
         lines.append(Assign(rounded, axes, times(natural(rows), other), rounded=_width(kind)))
         block = f"{matrix.name}_same"
-        lines.append(Assign(block, w_axes, keep(f"same{mark}", matrix, *w_axes)))
+        lines.append(Assign(block, w_axes, guarded(work, decay, kind, keep(f"same{mark}", matrix, *w_axes))))
         part = f"{out.name}_part"
         lines.append(Dot(part, axes, Operand(block, w_axes), Operand(rounded, rows.indices), wide=True))  # type: ignore[arg-type]
         lines.append(Assign(out.name, axes, times(own, tile(part, *axes)), accumulate=True))
         if crossed:
-            consumed = faded(work, crossed.partner, decay, "up" if transposed else "down")
+            consumed = faded(work, crossed.partner, decay, "up" if transposed else "down", kind)
             lines.append(Assign(consumed, axes, times(natural(crossed.partner), own), rounded=_width(kind)))
             path = times(tile(consumed, *axes), tile(part, *axes))
             lines += _paths(crossed, out.name, kind, decay, path, transposed, axes)
-        work.emit(Blocks(kind, leaf, tuple(lines)))
+        work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), when(work, decay, kind)))
     if statement.order == "<=":
         own_weight = f"{weights.name}_diagonal{mark}"
         work.emit(Assign(own_weight, ("t",), keep("diagonal", matrix, *w_axes), over=w_axes[1:]))
@@ -153,10 +166,10 @@ def _paths(
 
     Both halves of an anchored decay run forward, so nothing is ever subtracted; only a leaf's growth is, by its sign.
     """
-    before = "_before" if decay.upper.before and not (transposed and kind == "leaf") else ""
-    select = {"bisect": "between", "strips": "between", "leaf": "leaf", "offsets": "span"}[kind] + before
+    before = "_before" if decay.upper.before and not (transposed and kind in ANCHORED) else ""
+    select = {"bisect": "between", "strips": "between", "offsets": "span"}.get(kind, "leaf") + before
     name = f"{out}_paths"
-    signed = apply("neg", path) if transposed and kind == "leaf" else path
+    signed = apply("neg", path) if transposed and kind in ANCHORED else path
     return [
         Assign(name, axes, signed),
         RowSum(crossed.bucket, axes, Operand(name, axes), f"{select}_T", accumulate=True),
@@ -165,10 +178,47 @@ def _paths(
 
 def _width(kind: str) -> str:
     """Growths, and decays that they are to meet, may leave float16's range."""
-    return "wide" if kind == "leaf" else "narrow"
+    return "wide" if kind in ANCHORED else "narrow"
 
 
-def faded(work: Workspace, operand: Operand, decay: Decay, way: str) -> str:
+def faded(work: Workspace, operand: Operand, decay: Decay, way: str, kind: str) -> str:
     """The name of an operand times its half of a decay: `down` from the anchor to a reading row, `up` to the anchor."""
     before = "_before" if way == "down" and decay.upper.before else ""
+    way += "_anchored" if kind == "guard" else ""
     return work.unique(("faded", operand.name, decay.gate, way, before), f"{operand.name}_{way}{before}")
+
+
+def since(decay: Decay, before: str = "") -> str:
+    """The name of the sum of log gates from the chunk's first step through (or to before) each row."""
+    return f"log_{decay.gate}_since{before}"
+
+
+def judge_rows(work: Workspace, decay: Decay) -> None:
+    """In how many channels the gates of each reading row are too strong for one anchor, if the cover asks."""
+    before = "_before" if decay.upper.before else ""
+    if "guard" not in dict(work.covers[decay.gate].parts) or since(decay, before) in work.known:
+        return
+    axes, gate = ("t", *decay.axes), Operand(decay.gate, ("t", *decay.axes))
+    for name, select in ((since(decay), "through"), (since(decay, before), "before" if before else "through")):
+        if name not in work.known:
+            work.known[name] = name
+            work.emit(RowSum(name, axes, gate, select))
+    beyond = apply("positive", apply("sub", number(-int(GROWTH_LIMIT)), tile(since(decay, before), *axes)))
+    work.emit(Assign(strong(decay), ("t",), beyond, over=decay.axes, at_hand=True))
+
+
+def strong(decay: Decay) -> str:
+    return f"{decay.gate}_strong{'_before' if decay.upper.before else ''}"
+
+
+def when(work: Workspace, decay: Decay, kind: str) -> str:
+    """The tile that says which reading rows need blocks of this kind; none if all may."""
+    return strong(decay) if kind != "guard" and "guard" in dict(work.covers[decay.gate].parts) else ""
+
+
+def guarded(work: Workspace, decay: Decay, kind: str, x: Expr) -> Expr:
+    """A matrix in the reading rows that take blocks of this kind, else zero."""
+    rest = apply("positive", tile(strong(decay), "t"))
+    if kind == "guard":
+        return times(x, apply("sub", number(1), rest))
+    return times(x, rest) if when(work, decay, kind) else x

@@ -46,7 +46,7 @@ def test_kernel(golden: Callable[[str, str], None]) -> None:
     golden("dump/kernel.txt", dump_kernel(kernel))
 
 
-@pytest.mark.parametrize("cover", ["auto", "subchunk", "bisect"])
+@pytest.mark.parametrize("cover", ["auto", "subchunk", "bisect", "guarded"])
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_every_spec_can_be_dumped(path: Path, cover: str) -> None:
     document = parse(Source(path.name, path.read_text(encoding="utf-8")))

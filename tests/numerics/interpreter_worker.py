@@ -1,7 +1,8 @@
 """Verifies kernels in Triton's interpreter: python -m tests.numerics.interpreter_worker NAME
 
 NAME is a spec, whose committed module is taken, or `random`: specs as tests/strategies.py makes them, or `local_sums`,
-its LOCAL_SUMS. In a process of its own, with TRITON_INTERPRET=1 from the start: Triton reads it when it is imported.
+its LOCAL_SUMS, or `guarded`, a spec with that cover. In a process of its own, with TRITON_INTERPRET=1 from the start:
+Triton reads it when it is imported.
 Prints a report as JSON; exits 1 if a comparison fails.
 """
 
@@ -40,6 +41,17 @@ def main(name: str) -> int:
             cases=[wide],
             precisions=["fp32"],
             regimes=["mild"],
+        )
+        print(json.dumps({"rows": report.to_dict()["rows"]}))
+        return 0 if report.ok else 1
+    if name == "guarded":
+        text = spec_text("gla_kv")
+        report = verify(
+            document_of(text),
+            compiled(text, "guarded"),
+            cases=[Case(1, 40, 1, 20, 36)],
+            precisions=["fp32"],
+            regimes=["mild", "strong", "reset"],
         )
         print(json.dumps({"rows": report.to_dict()["rows"]}))
         return 0 if report.ok else 1

@@ -7,11 +7,17 @@ import functools
 import pytest
 import torch
 
+from glagen.check import check
+from glagen.derive import derive
 from glagen.ir.document import Document
+from glagen.ir.kernel import Blocks
+from glagen.ir.schedule import Options
 from glagen.regimes import Case, Problem, draw
+from glagen.schedule import schedule
+from glagen.schedule.covers import GROWTH_LIMIT
 from glagen.tolerances import PRECISIONS, ZERO
-from glagen.verify import Results, compare, op_results, reference_results
-from tests.numerics.helpers import CPU, compiled, document_of
+from glagen.verify import Results, compare, op_results, reference_results, verify
+from tests.numerics.helpers import CPU, compiled, document_of, spec_text
 
 CASE = Case(1, 70, 2, 20, 24)
 SPEC = """
@@ -91,3 +97,35 @@ def test_some_promises_are_broken_loudly() -> None:
     document, given, _ = problem("i", -0.9375 * 20, "all", 1.0)
     found = op_results(document, compiled(SPEC.format(axis="i", low=-0.9375)), given, PRECISIONS["fp32"], CPU)
     assert not found["o"].isfinite().all()
+
+
+# -- the guarded cover: what a promise would allow, found out row by row -----------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["gla", "gla_v", "gla_kv", "hgrn2", "rwkv6", "gsa"])
+def test_a_guarded_cover_holds_for_any_gates(name: str, device: str) -> None:
+    """Mild gates, for which no row needs the other blocks, and strong ones, for which most do; causal bit by bit."""
+    text = spec_text(name)
+    report = verify(document_of(text), compiled(text, "guarded"), device, cases=[Case(2, 70, 2, 20, 12)])
+    assert report.ok, report.failures[:3]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_rows_take_either_kind_of_blocks(before: bool) -> None:
+    """Rows up to GROWTH_LIMIT, one channel's gates beyond it, and all rows after that."""
+    text = SPEC.format(axis="i", low="-inf").replace("S[t,i,j])", "S[t-1,i,j])" if before else "S[t,i,j])")
+    plan = schedule(derive(check(document_of(text))), Options(cover="guarded"))
+    lines = [line for line in plan.twin_forward if isinstance(line, Blocks)]
+    assert [(line.kind, bool(line.when)) for line in lines] == [("guard", False), ("bisect", True)]
+    module = compiled(text, "guarded")
+    document = document_of(text)
+    drawn = draw(document, "mild", CASE)
+    g = drawn.arguments["g"]
+    assert isinstance(g, torch.Tensor)
+    for steep in (-GROWTH_LIMIT, -GROWTH_LIMIT - 1, -100.0):
+        g[:, 9, :, 3] = steep
+        expected = reference_results(document, drawn, CPU)
+        for name in ("fp64", "fp32"):
+            found = op_results(document, module, drawn, PRECISIONS[name], CPU)
+            assert all(row.ok for row in compare(document, found, expected, PRECISIONS[name], ("", "", name, "")))

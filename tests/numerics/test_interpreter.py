@@ -35,6 +35,11 @@ def test_sums_over_more_than_a_tile():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_a_guarded_cover():
+    result = _worker("guarded")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def _worker(name: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "tests.numerics.interpreter_worker", name],

@@ -101,7 +101,7 @@ def test_the_chunk_size_changes_nothing(text, case, regime, seed):
 
 
 @settings(max_examples=15)
-@given(*arguments, st.sampled_from(("subchunk", "bisect")))
+@given(*arguments, st.sampled_from(("subchunk", "bisect", "guarded")))
 def test_the_cover_changes_nothing(text, case, regime, seed, cover):
     document = document_of(text)
     problem = draw(document, regime, case, seed)

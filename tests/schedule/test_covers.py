@@ -29,7 +29,7 @@ def blocks(kind: str, leaf: int, chunk: int) -> list[dict[str, torch.Tensor]]:
     masks = [f"{m}{t}" for m in MASKS for t in ("", "_T")]
     body = [RowSum("x", ("t", "i"), Operand("y", ("t", "i")), s) for s in selects]
     body += [Assign("x", ("t", "s"), ref(f"%{m}", ("t", "s"))) for m in masks]
-    header, definitions = opening_text(Blocks(kind, leaf, tuple(body)), chunk, "torch.where")
+    header, definitions = opening_text(Blocks(kind, leaf, "g", tuple(body)), chunk, "torch.where")
     found: list[dict[str, torch.Tensor]] = []
     lines = [header or "if True:", *(f"    {text}" for text in definitions)]
     lines.append("    keep({n: x for n, x in globals().items() if isinstance(x, torch.Tensor)})")
