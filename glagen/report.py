@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rich.table import Table
 
@@ -65,9 +65,8 @@ class Report:
         """For a person: the worst of each regime and precision."""
         table = Table(title=f"{self.name} on {self.device}: {len(self.rows)} comparisons with the float64 recurrence")
         for column in ("gates", "precision", "tensor", "of", "allowed", "channel", "of", "allowed", ""):
-            table.add_column(
-                column, justify="left" if column in ("gates", "precision", "of") else "right", no_wrap=True
-            )
+            justify: Literal["left", "right"] = "left" if column in ("gates", "precision", "of") else "right"
+            table.add_column(column, justify=justify, no_wrap=column != "of")  # in few columns, names take two lines
         for over, channel in self.worst():
             ok = over.ok and channel.ok
             table.add_row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -11,9 +12,11 @@ from typing import cast
 import pytest
 import torch
 from hypothesis import given, settings
+from rich.console import Console
 
 from glagen.reference import output_names
 from glagen.regimes import REGIMES, Case, draw, gate_factors, on_grid
+from glagen.report import Report, Row
 from glagen.tolerances import PRECISIONS, errors
 from glagen.verify import reference_results, verify
 from tests import strategies
@@ -311,3 +314,12 @@ def test_the_reference_is_finite_in_every_regime_of_every_spec(text, case, regim
         if declaration.domain is not None and isinstance(x, torch.Tensor):
             assert all(value in declaration.domain for value in x.flatten().tolist())
     assert results[output_names(document)[0]].shape == (case.B, case.T, case.H, case.V)
+
+
+def test_the_table_keeps_its_numbers():
+    """Where it is too wide, names take two lines; nothing is cut."""
+    row = Row("neighbours", "B2", "fp16", "recomputed, heads shared", "d initial_state C", 1.2e-3, 3e-3, 4e-3, 2e-2)
+    console = Console(width=120, file=io.StringIO())
+    console.print(Report("mlstm", "cuda", (row,)).table())
+    text = console.file.getvalue()
+    assert "…" not in text and "1.2e-3" in text and "ok" in text
