@@ -26,7 +26,9 @@ def _extents(scope: Scope, report: Report) -> None:
     span = next(iter(scope.states.values())).span
     used = {x.axis for e in scope.equations.values() for r in refs(e.body) for x in r.indices}
     for axis, extent in EXTENT.items():
-        if axis in (used | {"i", "j"}) - {"t"} and not any(axis in d.axes for d in scope.declarations.values()):
+        if axis in (used | {"i", "j"}) - {"t"} and not any(
+            axis in d.axes and d.default is None for d in scope.declarations.values()
+        ):
             helped = f"give an input axis {axis}, which says how wide it is"
             report.fault(f"nothing in `inputs` has axis {axis}: {extent} is unknown", span, helped)
 

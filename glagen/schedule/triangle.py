@@ -196,13 +196,14 @@ def since(decay: Decay, before: str = "") -> str:
 def judge_rows(work: Workspace, decay: Decay) -> None:
     """In how many channels the gates of each reading row are too strong for one anchor, if the cover asks."""
     before = "_before" if decay.upper.before else ""
-    if "guard" not in dict(work.covers[decay.gate].parts) or since(decay, before) in work.known:
+    if "guard" not in dict(work.covers[decay.gate].parts) or strong(decay) in work.known:
         return
     axes, gate = ("t", *decay.axes), Operand(decay.gate, ("t", *decay.axes))
     for name, select in ((since(decay), "through"), (since(decay, before), "before" if before else "through")):
         if name not in work.known:
             work.known[name] = name
             work.emit(RowSum(name, axes, gate, select))
+    work.known[strong(decay)] = strong(decay)
     beyond = apply("positive", apply("sub", number(-int(GROWTH_LIMIT)), tile(since(decay, before), *axes)))
     work.emit(Assign(strong(decay), ("t",), beyond, over=decay.axes, at_hand=True))
 

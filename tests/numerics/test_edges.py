@@ -111,6 +111,16 @@ def test_a_guarded_cover_holds_for_any_gates(name: str, device: str) -> None:
     assert report.ok, report.failures[:3]
 
 
+@pytest.mark.parametrize("times", [("t-1", "t"), ("t", "t-1")])
+def test_a_guarded_cover_of_reads_before_and_after_the_write(times: tuple[str, str]) -> None:
+    """Each kind of read has rows of its own that are too strong."""
+    first, second = times
+    text = SPEC.format(axis="i", low="-inf").replace("S[t,i,j])", f"S[{first},i,j])")
+    text += f"  - p[t,j] = sum(i, q[t,i] * S[{second},i,j])\n"
+    report = verify(document_of(text), compiled(text, "guarded"), cases=[Case(1, 40, 2, 5, 6)], precisions=["fp64"])
+    assert report.ok, report.failures[:3]
+
+
 @pytest.mark.parametrize("before", [False, True])
 def test_rows_take_either_kind_of_blocks(before: bool) -> None:
     """Rows up to GROWTH_LIMIT, one channel's gates beyond it, and all rows after that."""
