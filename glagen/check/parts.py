@@ -130,13 +130,11 @@ class _Finder:
 
     def sides(self, name: str) -> tuple[str, str]:
         """The axes of keys and values; a state that lacks one of them has a name for it all the same."""
-        axes = self.scope.states[name].axes
-        if len(axes) == 2:
-            return axes[0], axes[1]
-        return (axes[0], "j") if axes not in ((), ("j",)) else ("i", "j")
+        declared = self.scope.states[name]
+        return declared.key or "i", declared.value or "j"
 
     def has_keys(self, name: str) -> bool:
-        return self.sides(name)[0] in self.scope.states[name].axes
+        return self.scope.states[name].key is not None
 
     def maximum(self, name: str, body: Expr, fault: Fault) -> None:
         """A state without axes, and what it is before and after each step."""
@@ -226,7 +224,7 @@ class _Finder:
                 return ref(read.name, self.axes[read.name])
         name = f"{self.stem}_{len(self.reads) + 1}"
         self.reads[name] = Read(name, state, query, use.before)
-        self.axes[name] = axes if axes[1] in self.scope.states[state].axes else axes[:1]
+        self.axes[name] = axes if self.scope.states[state].value else axes[:1]
         at = ",".join((str(Index("t", -1 if use.before else 0)), *self.scope.states[state].axes))
         key = self.sides(state)[0]
         product = f"sum({key}, {show(query, 2)} * {state}[{at}])" if self.has_keys(state) else f"{state}[{at}]"
@@ -326,7 +324,7 @@ class _Finder:
 def _usual_read(declaration: StateDeclaration) -> str:
     """How an output uses a state."""
     at = ",".join(("t", *declaration.axes))
-    key = next((axis for axis in declaration.axes if axis != "j"), None)
+    key = declaration.key
     return f"sum({key}, q[t,{key}] * {declaration.name}[{at}])" if key else f"{declaration.name}[{at}]"
 
 

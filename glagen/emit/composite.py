@@ -206,8 +206,8 @@ class _Steps:
 
     def missing(self, part: Recurrence) -> int | None:
         """The axis of the part's state, from the end, that the state of the spec does not have."""
-        axes = self.composite.states[self.place(part.states[0].name)].axes
-        return None if len(axes) == 2 else -2 if axes == ("j",) else -1
+        declared = self.composite.states[self.place(part.states[0].name)]
+        return -2 if declared.key is None else -1 if declared.value is None else None
 
     def widened(self, part: Recurrence, x: str) -> str:
         missing = self.missing(part)

@@ -54,12 +54,14 @@ def _lines(composite: Composite, step: Step) -> Iterator[str]:
             yield f"{before}[t] = {state}[t-1]"
             yield f"{state}[t] = max({state}[t-1] + {rise}[t], {floor}[t])"
         case Recurrence():
-            axes = next(s.axes for s in composite.states if s.name == step.states[0].name)
-            called = dict(zip("ij" if len(axes) == 2 else "j" if axes == ("j",) else "i", axes, strict=True))
+            declared = next(s for s in composite.states if s.name == step.states[0].name)
+            called = {"i": declared.key or "i", "j": declared.value or "j"}
             for read, output in zip(step.reads, step.outputs, strict=True):
-                read_from = Ref(step.states[0].name, (Index("t", -1 if read.before else 0), *(Index(a) for a in axes)))
+                read_from = Ref(
+                    step.states[0].name, (Index("t", -1 if read.before else 0), *(Index(a) for a in declared.axes))
+                )
                 product = show(read_from)
-                if "i" in called:
+                if declared.key:
                     product = f"sum({called['i']}, {show(with_axes(read.query, called), 2)} * {product})"
                 yield f"{show(ref(output.name, composite.read_axes[output.name]))} = {product}"
 

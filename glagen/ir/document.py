@@ -40,6 +40,16 @@ class StateDeclaration:
     axes: tuple[str, ...]
     span: Span
 
+    @property
+    def key(self) -> str | None:
+        """The axis that a read sums over: the first, unless it is j alone."""
+        return None if self.axes in ((), ("j",)) else self.axes[0]
+
+    @property
+    def value(self) -> str | None:
+        """The axis that what is read has."""
+        return self.axes[-1] if len(self.axes) == 2 or (self.key is None and self.axes) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Equation:
