@@ -12,7 +12,7 @@ from glagen.check.maximum import find_maximum
 from glagen.check.names import Scope
 from glagen.check.part import part
 from glagen.check.report import Report, shown
-from glagen.check.roles import fault_of, find_state, require_pointwise
+from glagen.check.roles import fault_of, find_state, read_stem, require_pointwise
 from glagen.errors import Diagnostic, InternalError
 from glagen.ir.document import AXES, Document, StateDeclaration
 from glagen.ir.expr import Along, Apply, Expr, Index, Ref, Softmax, Sum, free_axes, number, ref, refs, rewrite, show
@@ -60,9 +60,7 @@ class _Finder:
         self.domains = dict(domains)
         self.taken = {*scope.declarations, *scope.equations, *scope.states, document.name}
         self.one = self.fresh("one")
-        self.stem = "read"
-        while any(name.startswith(self.stem) for name in self.taken):
-            self.stem += "_"
+        self.stem = read_stem(self.taken)
         self.steps: list[Value | Maximum | str] = []  # a state's name: its part, whose reads are not all found
         self.found: dict[str, State] = {}
         self.reads: dict[str, Read] = {}

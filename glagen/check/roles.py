@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from glagen import algebra
@@ -92,9 +93,7 @@ class Reads:
 
     def names(self) -> tuple[str, ...]:
         """`read`, or `read_1` and so on, made longer until no name of the spec begins like them."""
-        stem = "read"
-        while any(name.startswith(stem) for name in self.taken):
-            stem += "_"
+        stem = read_stem(self.taken)
         return (stem,) if len(self.found) == 1 else tuple(f"{stem}_{n + 1}" for n in range(len(self.found)))
 
     def reads(self) -> tuple[Read, ...]:
@@ -103,6 +102,14 @@ class Reads:
             for name, use in zip(self.names(), self.found, strict=True)
             if use.query is not None
         )
+
+
+def read_stem(taken: Iterable[str]) -> str:
+    """What names of reads begin with: `read`, made longer until no name of the spec begins so."""
+    names, stem = tuple(taken), "read"
+    while any(name.startswith(stem) for name in names):
+        stem += "_"
+    return stem
 
 
 def find_outputs(
