@@ -66,7 +66,9 @@ def build(module: ModuleType, document: Document, target: str, dtype: torch.dtyp
     """Compile the kernels that `module`'s op launches for head sizes K and V. Needs triton, not interpreted; no GPU."""
     gpu = parse_target(target)
     capability = gpu.arch // 10 if gpu.backend == "cuda" else 0
-    return [_compile(call, gpu, dtype, K, V) for call in launches(module, document, dtype, K, V, capability)]
+    calls = launches(module, document, dtype, K, V, capability)
+    with _pretend(module, capability), module._launching():
+        return [_compile(call, gpu, dtype, K, V) for call in calls]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +86,10 @@ def launches(
     """What the op launches, forward in both forms and backward: recorded on small CPU tensors, not run."""
     from triton.runtime.jit import JITFunction
 
-    found: dict[str, Launch] = {}
+    found: dict[tuple[str, bool | None], Launch] = {}
 
     def record(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        found.setdefault(self.fn.__name__, Launch(self, args, options))
+        found.setdefault((self.fn.__name__, options.get("STRONG")), Launch(self, args, options))
 
     sizes = {"t": 2 * module.CHUNK, "i": K, "s": K // 2 + 1, "j": V}
     with mock.patch.object(JITFunction, "run", record), _pretend(module, capability):

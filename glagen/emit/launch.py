@@ -30,17 +30,29 @@ def _launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | N
         values.append(renamed.get(name, identifier(name)))
     heads = "H" if kernel.of_states else "M"
     values += [PACKED, "first_slot"] if kernel.scans else ["place", "slots"]
+    values += ["strong"] * bool(kernel.judged)
     values += [*text["scalars"], "T", heads]
     grid = [f'_blocks({EXTENT[a]}, config["BLOCK_{EXTENT[a]}"])' for a in kernel.owned if a not in kernel.whole]
     grid += ["N" if kernel.scans else "slots", heads + (" // GROUP" if kernel.reduces_heads else "")]
-    return [
-        f'config = _config("{kernel.name}", K, V, dtype)',
-        *([f"GROUP = {_common_group(program, kernel)}"] if kernel.reduces_heads else []),
-        f"{text['function']}[({' * '.join(grid)},)](",
+    programs = " * ".join(grid)
+    start = [
         f"    {', '.join(values)},",
         f"    {', '.join(_group(program, name, heads) for name in text['groups'])},",
-        "    **config,",
+        f"    {'STRONG=again, ' * bool(kernel.judged)}**config,",
         ")",
+    ]
+    walks = f", N * {heads}" if kernel.scans else ""
+    before = [
+        f'config = _config("{kernel.name}", K, V, dtype{walks})',
+        *([f"GROUP = {_common_group(program, kernel)}"] if kernel.reduces_heads else []),
+    ]
+    if not kernel.judged:
+        return [*before, f"{text['function']}[({programs},)](", *start]
+    return [
+        *before,
+        f"strong = torch.empty({programs}, dtype=torch.float32, device=device)",
+        "for again in (False, True):  # as if all gates were mild; then the programs that met others, once more",
+        *_indented([f"{text['function']}[strong.shape](", *start]),
     ]
 
 
@@ -74,8 +86,12 @@ def _indented(lines: list[str], by: int = 1) -> list[str]:
     return ["    " * by + line for line in lines]
 
 
-def _new(name: str, *extents: str) -> str:
-    return f"{name} = torch.empty({', '.join(extents)}, dtype=torch.float32, device=device)"
+def _new(name: str, *extents: str, dtype: str = "torch.float32") -> str:
+    return f"{name} = torch.empty({', '.join(extents)}, dtype={dtype}, device=device)"
+
+
+def _chunk_states(name: str, heads: str) -> str:
+    return _new(identifier(name), "slots", heads, "K", "V", dtype="_kept_type(dtype)")
 
 
 def _states(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
@@ -87,7 +103,7 @@ def _states(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
         f"def _states_triton({', '.join(signature)}):",
         '    """The states that enter each chunk; the final ones go where they are wanted."""',
         *_head(program),
-        *_indented([_new(identifier(s.name), "slots", "H", "K", "V") for s in program.states]),
+        *_indented([_chunk_states(s.name, "H") for s in program.states]),
         *_indented(_launch(program, kernels["states"])),
         f"    return ({names},)",
     ]
@@ -99,6 +115,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     finals = [f"{s.name}_final" for s in program.states]
     outs = [identifier(o.name) for o in program.outputs]
     results = ", ".join([*outs, *finals])
+    none = ", ".join(["torch.empty(0, dtype=_kept_type(dtype), device=device)"] * len(program.states))
     wide = "torch.float32" if program.recurrence.part_of else "dtype"
     return [
         f"def _forward_triton({', '.join([*arguments(program), *initials, PACKED, 'fused'])}):",
@@ -115,7 +132,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         *_indented(_sums(program, kernels, "sums")),
         "    if fused:",
         *_indented(_launch(program, kernels["fused"]), 2),
-        f"        return {results}, {', '.join(['torch.empty(0, device=device)'] * len(program.states))}",
+        f"        return {results}, {none}",
         f"    ({names},) = _states_triton({', '.join([*arguments(program), *initials, PACKED, 'packing', *finals])})",
         *_indented(_launch(program, kernels["outputs"])),
         f"    return {results}, {names}",
@@ -155,7 +172,7 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
     lines += _indented(_sums(program, kernels, "backward_sums"))
     count = len(program.gradients)
     for n, s in enumerate(program.states, count):
-        lines.append("    " + _new(identifier(s.adjoint_end), "slots", "M", "K", "V"))
+        lines.append("    " + _chunk_states(s.adjoint_end, "M"))
         lines.append("    " + _new(f"{s.adjoint}_initial", "N", "M", "K", "V") + f" if needs[{n}] else None")
     lines += _indented(_launch(program, kernels["adjoint_states"]))
     order = {f"d{g.name}": n for n, g in enumerate(program.gradients)}

@@ -130,7 +130,6 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "helpers": _helpers(text),
         "kernels": kernels,
         "tiles": [(k.name, k.tiles) for k in schedule.kernels],
-        "stateful": tuple(k.name for k in schedule.kernels if k.scans),
         "launches": launches(program, {k["role"]: k for k in kernels}),
         "widest_fused": schedule.widest_fused,
     }
@@ -170,6 +169,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "whole": [(a, EXTENT[a]) for a in kernel.whole],
         "scans": kernel.scans,
         "reduces_heads": kernel.reduces_heads,
+        "judged": bool(kernel.judged),
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in printer.masks],
         "uses": words & {"WIDE", "blocks_i", "blocks_j"}
         | {f"blocks_{a}" for a in kernel.owned if a not in kernel.whole},

@@ -100,12 +100,13 @@ TRITON_HELPERS = {
     "_sum_rows": '''
 @_jit
 def _sum_rows(select, x, TERMS: tl.constexpr):
-    """select @ x for a 0/1 matrix, x in TERMS bfloat16 terms: 2 err by 2**-17 of x, 3 hold all bits of a float32."""
+    """select @ x for a 0/1 matrix, x in TERMS bfloat16 terms, or in one if that is what it is: 2 err by 2**-17 of x,
+    3 hold all bits of a float32."""
     picked = select.to(BFLOAT16)
     rest = x.to(tl.float32)
     term = rest.to(BFLOAT16)
     total = tl.dot(picked, term)
-    for _ in tl.static_range(TERMS - 1):
+    for _ in tl.static_range(0 if x.dtype == BFLOAT16 else TERMS - 1):
         rest = rest - term.to(tl.float32)
         term = rest.to(BFLOAT16)
         total += tl.dot(picked, term)

@@ -9,7 +9,7 @@ from glagen.emit.pointwise import TRITON, Writer, spread_triton
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Operand
-from glagen.ir.expr import Ref
+from glagen.ir.expr import Apply, Ref
 from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Line, Load, Loop, RowSum, Scan, Store, written
 
 BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "CHUNK", "s": "CHUNK"}
@@ -31,7 +31,7 @@ class KernelPrinter(KernelMemory):
         self.chunk = chunk
         # inputs without t: one value per head
         self.head_inputs = {d.name for d in program.recurrence.declarations if d.kind in ("parameter", "constant")}
-        self.float32 = {*kernel.sums, *(n for s in program.states for n in (s.name, s.adjoint_end))}  # in memory
+        self.float32 = set(kernel.sums)  # in memory
         self.masks: dict[str, None] = {}
         self.narrow: set[str] = set()  # tiles that may not be float32
         self.scalars: dict[str, None] = {}
@@ -56,12 +56,17 @@ class KernelPrinter(KernelMemory):
         """The lines of the kernel's body after the index arithmetic."""
         k = self.kernel
         self.defined = {n for n, _ in k.zeros} | _defined(k.body) | {s.tile for s in k.scans}
+        if k.judged:
+            self._line("strong = 0.0")
         if k.direction:
             self._walk()
         elif k.reduces_heads:
             self._members()
         else:
             self._chunk()
+        if k.judged:
+            self._line("if not STRONG:")
+            self._line("    tl.store(strong_ptr + tl.program_id(0), strong)")
         return self.text
 
     def _walk(self) -> None:
@@ -193,7 +198,12 @@ class KernelPrinter(KernelMemory):
 
     def _assign(self, line: Assign) -> None:
         axes = full_axes(line)
-        value = self.writer.write(line.expr, axes)
+        match line.expr:
+            case Apply(function="clamp", args=(Ref(name=name),)) if name in self.narrow and not line.guarded:
+                value = TRITON.functions["clamp"].format(x=identifier(name))  # exact in the type that it has
+                self.narrow.add(line.name)
+            case _:
+                value = self.writer.write(line.expr, axes)
         if line.guarded:
             bound = " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes)
             value = f"tl.where({bound}, {value}, 0.0)"
@@ -205,6 +215,8 @@ class KernelPrinter(KernelMemory):
             self.narrow.add(line.name)
         sign = "+=" if line.accumulate else "="
         self._line(f"{identifier(line.name)} {sign} {value}")
+        if line.name in self.kernel.judged:
+            self._line(f"strong = tl.maximum(strong, tl.max({identifier(line.name)}, axis=0))")
 
     def _operand(self, operand: Operand, first: bool, shared: str, wide: bool) -> str:
         name = f"{identifier(operand.name)}.to({'WIDE' if wide else 'DOT'})"
@@ -221,9 +233,8 @@ class KernelPrinter(KernelMemory):
     def _row_sum(self, line: RowSum) -> None:
         select = self._mask(SELECT_MASK.get(line.select, line.select))
         source = identifier(line.source.name)
-        if line.source.name in self.narrow:
-            source += ".to(tl.float32)"
         if len(line.axes) == 1:
+            source += ".to(tl.float32)" if line.source.name in self.narrow else ""
             value = f"tl.sum(tl.where({select}, {source}[None, :], 0.0), axis=1)"
         else:
             value = f"_sum_rows({select}, {source}, TERMS)"
@@ -232,9 +243,7 @@ class KernelPrinter(KernelMemory):
     def _blocks(self, line: Blocks) -> None:
         header, definitions = opening_text(line, self.chunk, "tl.where")
         outside = self.indent
-        for text in ([f"if tl.max({identifier(line.when)}, axis=0) > 0.0:"] if line.when else []) + [header] * bool(
-            header
-        ):
+        for text in ["if STRONG:"] * bool(line.when) + [header] * bool(header):
             self._line(text)
             self.indent += 1
         for text in definitions:

@@ -152,6 +152,6 @@ def _passes(line: Blocks, chunk: int) -> str:
 
 def _tiles(kernel: Kernel) -> str:
     t = kernel.tiles
-    wide, narrow = (f"{key} by {value}" for key, value in (t.wide, t.narrow))
+    wide, half, narrow = (f"{key} by {value}" for key, value in (t.bfloat16, t.float16, t.float32))
     stages = f"{t.stages} stage{'s' * (t.stages > 1)}"
-    return f"BLOCK_K by BLOCK_V at most {wide} (float32: {narrow}); {t.warps} warps, {stages}"
+    return f"BLOCK_K by BLOCK_V at most {wide} (float16: {half}, float32: {narrow}); {t.warps} warps, {stages}"

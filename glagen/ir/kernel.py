@@ -129,10 +129,14 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The most columns of the key and value axis in a tile: `wide` for 16-bit types, `narrow` for float32."""
+    """The most columns of the key and value axis in a tile, by the type of the tensors.
 
-    wide: tuple[int, int]
-    narrow: tuple[int, int]
+    float16 needs more registers than bfloat16, for its sums are multiplied in three terms.
+    """
+
+    bfloat16: tuple[int, int]
+    float16: tuple[int, int]
+    float32: tuple[int, int]
     warps: int
     stages: int
 
@@ -163,6 +167,13 @@ class Kernel:
     def of_states(self) -> bool:
         """Does it walk for the states alone? Its heads are then those of the state, not of the outputs."""
         return self.direction == "forward" and not self.stores
+
+    @property
+    def judged(self) -> frozenset[str]:
+        """The tiles that say which rows need the blocks that only some do. With any, the kernel runs twice: as if no
+        row did, then again in the programs that met one that does."""
+        lines = [line for item in self.body for line in (item.body if isinstance(item, Loop) else (item,))]
+        return frozenset(line.name for line in lines if isinstance(line, Assign) and line.at_hand)
 
 
 def written(line: Line) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ def derived_pattern(name: str) -> str | None:
 
 
 # Globals of a generated module, besides those that begin with an underscore.
-_GLOBALS = frozenset(("F", "CHUNK", "FLOOR", "TILES", "STATEFUL", "BFLOAT16", "contextlib", "functools", "math"))
+_GLOBALS = frozenset(("F", "CHUNK", "FLOOR", "TILES", "BFLOAT16", "contextlib", "functools", "math", "threading"))
 
 
 def shadows(op: str) -> bool:

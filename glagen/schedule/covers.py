@@ -33,14 +33,14 @@ def choose_cover(domain: Interval, chunk: int, subchunk: int | None, wanted: str
     found out row by row; bisection for all others, if there are any.
 
     auto: anchored where the declared bound allows it; else the paper's sub-chunks if the spec asks for a size; else
-    bisection, with anchored leaves as large as the bound allows.
+    guarded. bisect: bisection alone, with anchored leaves as large as the bound allows.
     """
     leaf = anchored_rows(domain, chunk)
     if wanted == "anchored" or (wanted == "auto" and leaf >= chunk):
         return Cover("anchored", (("leaf", chunk),)) if leaf >= chunk else None
-    if wanted == "guarded":
+    if wanted == "guarded" or (wanted == "auto" and subchunk is None):
         return Cover("guarded", (("guard", chunk), ("bisect", 1)))
-    if wanted == "subchunk" or (wanted == "auto" and subchunk is not None):
+    if wanted in ("subchunk", "auto"):
         size = min(subchunk or 16, chunk)
         strips = (("strips", size),) if size < chunk else ()
         diagonal = (("leaf" if leaf >= size else "offsets", size),) if size > 1 else ()

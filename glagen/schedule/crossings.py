@@ -24,13 +24,14 @@ def gate_gradient(work: Workspace, statement: GateGradient) -> None:
         if crossing.factors:
             total.append(whole_crossing(work, statement, crossing, n))
         elif crossing.upper and crossing.lower:
-            total.append(inner_crossing(work, statement, crossing, n))
+            total += inner_crossing(work, statement, crossing, n)
         elif crossing.upper:
             select = "after" if decay.upper.before else "from"
             sums[select].append(product(work, crossing.upper, axes, f"{gate}_path_{n}"))
         elif crossing.lower:
             sums["before"].append(product(work, crossing.lower, axes, f"{gate}_path_{n}"))
     for select, paths in sums.items():
+        paths += [tile(name, *axes) for name in work.crossing_paths.get((gate, select), ())]
         if paths:
             source, summed = f"{gate}_paths_{select}", f"d{gate}_{select}"
             work.emit(Assign(source, axes, added(paths)), RowSum(summed, axes, Operand(source, axes), select))
@@ -61,17 +62,19 @@ def whole_crossing(work: Workspace, statement: GateGradient, crossing: Crossing,
     axes = crossing.decay.axes
     over = tuple(a for a in x.indices if a not in axes)
     name = f"{statement.gate}_path_{number_}"
-    product = times(natural(x), natural(y), *(factor(work, d) for d in crossing.factors))
+    inner = [factor(work, d) for d in crossing.factors if set(d.axes) & set(over)]
+    product = times(natural(x), natural(y), *inner)
     work.emit(Assign(name, axes, product, over=over, accumulate=work.looped in over))
-    return tile(name, *axes)
+    return times(tile(name, *axes), *(factor(work, d) for d in crossing.factors if not set(d.axes) & set(over)))
 
 
-def inner_crossing(work: Workspace, statement: GateGradient, crossing: Crossing, n: int) -> Expr:
-    """Paths within the chunk: gathered in the cover's blocks for a vector gate; for a scalar one, summed over reads
-    from the step on, then over writes before it."""
+def inner_crossing(work: Workspace, statement: GateGradient, crossing: Crossing, n: int) -> list[Expr]:
+    """Paths within the chunk: summed in the cover's blocks for a vector gate (those of a block that is the whole chunk
+    are left to the sums over all steps); for a scalar one, summed over reads from the step on, then over writes
+    before it."""
     gate, decay = statement.gate, crossing.decay
     if decay.axes:
-        return tile(f"crossed_{gate}", *statement.out.indices)
+        return [tile(name, *statement.out.indices) for name in sorted(work.crossing_sums) if name == f"crossed_{gate}"]
     assert crossing.upper
     x, y = crossing.upper
     paths, later, crossed = (f"{gate}_{name}_{n}" for name in ("pairs", "read_later", "crossed"))
@@ -81,4 +84,4 @@ def inner_crossing(work: Workspace, statement: GateGradient, crossing: Crossing,
         RowSum(later, both, Operand(paths, both), "after" if decay.upper.before else "from"),
         Assign(crossed, ("t",), keep("earlier", tile(later, *both), *both), over=("s",)),
     )
-    return tile(crossed, "t")
+    return [tile(crossed, "t")]

@@ -8,11 +8,11 @@ from typing import Any
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs_of
 from glagen.ir.expr import Expr, apply, ref
-from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Line, Load, Loop, Scan, Store, read, written
+from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Line, Load, Loop, Scan, Store, Tiles, read, written
 from glagen.schedule.covers import Cover
 from glagen.schedule.lower import Lowering
 from glagen.schedule.partial import local_sums, require_whole
-from glagen.schedule.tiles import tiles
+from glagen.schedule.tiles import chunk_tiles, fused_tiles, scan_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,19 @@ def build(
         zeros=zeros,
         body=body,
         stores=tuple(stores),
-        tiles=tiles(scans=shape.direction is not None, whole=bool(shape.whole)),
+        tiles=_tiles(program, shape),
         reduces_heads=shape.reduces_heads,
         sums=tuple(x.name for x in loads if x.name in sums),
     )
+
+
+def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:
+    if shape.whole:
+        return fused_tiles()
+    if shape.direction:
+        return scan_tiles()
+    gated = frozenset(axis for gate in program.gates for axis in gate.axes)
+    return chunk_tiles(shape.owned, gated, shape.reduces_heads)
 
 
 def _names(expr: Expr) -> list[str]:
@@ -200,6 +209,7 @@ def _phases(lines: list[Line], looped: str | None, roots: list[str]) -> tuple[Li
         placed.append((at, inside, line))
         for name in written(line):
             phase[name] = max(phase.get(name, 0), at + 1 if sums else at)
+    placed = _late(placed)
     body: list[Line | Loop] = []
     last = max((at for at, _, _ in placed), default=0)
     for n in range(last + 1):
@@ -210,6 +220,20 @@ def _phases(lines: list[Line], looped: str | None, roots: list[str]) -> tuple[Li
             inner = _prune([x for x in ordered if x in available or x in results], _needs(results))
             body.append(Loop(looped, tuple(inner)))
     return tuple(body)
+
+
+def _late(placed: list[tuple[int, bool, Line]]) -> list[tuple[int, bool, Line]]:
+    """The same with each line outside of loops as late as its users allow: no loop holds what only later ones need."""
+    last = max((at for at, _, _ in placed), default=0)
+    due: dict[str, int] = {}  # name -> the first loop before or in which it is used
+    late = []
+    for at, inside, line in reversed(placed):
+        if not inside:
+            at = max(at, min((due.get(n, last) for n in written(line)), default=at))
+        late.append((at, inside, line))
+        for name in (*read(line), *written(line)):
+            due[name] = min(due.get(name, last), at)
+    return late[::-1]
 
 
 def _needs(lines: list[Line]) -> list[str]:

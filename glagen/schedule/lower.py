@@ -13,7 +13,7 @@ from glagen.ir.kernel import Assign, Dot, Line
 from glagen.schedule.crossings import gate_gradient
 from glagen.schedule.factors import SUFFIX, between, factor
 from glagen.schedule.merge import merge_blocks
-from glagen.schedule.tile import Crossed, Workspace, keep, natural, tile, times
+from glagen.schedule.tile import Crossed, Workspace, axes_of, keep, natural, tile, times
 from glagen.schedule.triangle import covered_apply, covered_scores
 
 
@@ -26,6 +26,7 @@ class Lowering(Workspace):
         """Lower every statement. Ensures: each value a statement defines is written by the lines."""
         for statement in self.statements:
             self._note_uses(statement)
+        self._transposed -= self._upright  # one way round is enough: dots transpose what they read
         for statement in self.statements:
             match statement:
                 case Map():
@@ -157,25 +158,22 @@ class Lowering(Workspace):
             self._apply(statement, vector, matrix)
 
     def _scores(self, statement: Contract, vector: list[Decay], matrix: list[Decay]) -> None:
-        """[t, s]: every way round that is used. Above the diagonal they are zero."""
-        name = statement.out.name
+        """[t, s], or [s, t] where it is only used that way round. Above the diagonal they are zero."""
         reader = next(o for o in statement.operands if "t" in o.indices)
         writer = next(o for o in statement.operands if "s" in o.indices)
-        for transposed in (False, True):
-            if name not in (self._transposed if transposed else self._upright):
-                continue
-            out = f"{name}_T" if transposed else name
-            axes = ("s", "t") if transposed else ("t", "s")
-            mark = "_T" if transposed else ""
-            looped = self.looped in statement.over
-            x, y = (writer, reader) if transposed else (reader, writer)
-            if vector:
-                covered_scores(self, statement, vector[0], out, axes, mark)
-                continue
-            self.emit(Dot(f"{out}_all", axes, x, y, accumulate=looped, wide=self._is_wide(x, y)))
-            mask = ("causal" if statement.order == "<=" else "earlier") + mark
-            value = times(tile(f"{out}_all", *axes), *(between(self, d, transposed) for d in matrix))
-            self.emit(Assign(out, axes, keep(mask, value, *axes)))
+        matrix_of = self.matrix(statement.out.name)
+        out, axes = matrix_of.name, axes_of(matrix_of)
+        transposed = axes == ("s", "t")
+        mark = "_T" if transposed else ""
+        if vector:
+            covered_scores(self, statement, vector[0], out, axes, mark)
+            return
+        x, y = (writer, reader) if transposed else (reader, writer)
+        looped = self.looped in statement.over
+        self.emit(Dot(f"{out}_all", axes, x, y, accumulate=looped, wide=self._is_wide(x, y)))  # type: ignore[arg-type]
+        mask = ("causal" if statement.order == "<=" else "earlier") + mark
+        value = times(tile(f"{out}_all", *axes), *(between(self, d, transposed) for d in matrix))
+        self.emit(Assign(out, axes, keep(mask, value, *axes)))
 
     def _apply(self, statement: Contract, vector: list[Decay], matrix: list[Decay]) -> None:
         """[t, x] or [s, x] from a [t, s] matrix and rows of the other kind."""
@@ -185,13 +183,13 @@ class Lowering(Workspace):
         if vector:
             covered_apply(self, statement, vector[0], weights, rows, transposed)
             return
-        name = f"{weights.name}_T" if transposed else weights.name
-        axes = ("s", "t") if transposed else ("t", "s")
+        stored = self.matrix(weights.name)
+        name, axes = stored.name, axes_of(stored)
         if matrix:
             decayed = f"{name}_decayed"
             if decayed not in self.known:
                 self.known[decayed] = decayed
-                factors = [between(self, d, transposed) for d in matrix]
+                factors = [between(self, d, axes == ("s", "t")) for d in matrix]
                 self.emit(Assign(decayed, axes, times(tile(name, *axes), *factors)))
             name = decayed
         out = natural(statement.out)

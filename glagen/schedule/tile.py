@@ -59,9 +59,15 @@ class Workspace:
     _transposed: set[str] = field(default_factory=set)
     _upright: set[str] = field(default_factory=set)
     crossed: dict[str, Crossed] = field(default_factory=dict)  # by the part that carries a gate's gradient
+    crossing_sums: set[str] = field(default_factory=set)  # buckets that something went to
+    crossing_paths: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)  # by gate and rows to sum over
 
     def emit(self, *lines: Line) -> None:
         self.lines.extend(lines)
+
+    def matrix(self, name: str) -> Ref:
+        """The tile of a [t, s] matrix, which is [s, t] and called name_T where it is only used that way round."""
+        return tile(f"{name}_T", "s", "t") if name in self._transposed else tile(name, "t", "s")
 
     def unique(self, key: object, base: str) -> str:
         """The name that stands for `key`: `base`, or longer where that stands for something else."""

@@ -84,9 +84,9 @@ def covered_apply(
 ) -> None:
     out = natural(statement.out)
     axes = axes_of(out)
-    mark = "_T" if transposed else ""
-    w_axes = ("s", "t") if transposed else ("t", "s")
-    matrix = tile(weights.name + mark, *w_axes)
+    matrix = work.matrix(weights.name)
+    w_axes = axes_of(matrix)
+    mark = "_T" if w_axes == ("s", "t") else ""
     crossed = work.crossed.get(out.name)
     judge_rows(work, decay)
     for kind, leaf in work.covers[decay.gate].parts:
@@ -107,11 +107,13 @@ def covered_apply(
             consumed = faded(work, crossed.partner, decay, "up" if transposed else "down", kind)
             lines.append(Assign(consumed, axes, times(natural(crossed.partner), own), rounded=_width(kind)))
             path = times(tile(consumed, *axes), tile(part, *axes))
-            lines += _paths(crossed, out.name, kind, decay, path, transposed, axes)
+            lines += _paths(work, crossed, out.name, kind, decay, path, transposed, axes)
         work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), when(work, decay, kind)))
     if statement.order == "<=":
         own_weight = f"{weights.name}_diagonal{mark}"
-        work.emit(Assign(own_weight, ("t",), keep("diagonal", matrix, *w_axes), over=w_axes[1:]))
+        if own_weight not in work.known:
+            work.known[own_weight] = own_weight
+            work.emit(Assign(own_weight, ("t",), keep("diagonal", matrix, *w_axes), over=w_axes[1:]))
         work.emit(Assign(out.name, axes, times(tile(own_weight, "t"), natural(rows)), accumulate=True))
 
 
@@ -135,8 +137,8 @@ def offset_apply(
 ) -> list[BlockLine]:
     out = natural(statement.out)
     axes = axes_of(out)
-    mark = "_T" if transposed else ""
     w_axes = axes_of(matrix)
+    mark = "_T" if w_axes == ("s", "t") else ""
     crossed = work.crossed.get(out.name)
     weight = f"{matrix.name}_offset"
     picked = Assign(weight, ("t",), keep(f"on_offset{mark}", matrix, *w_axes), over=("s",))
@@ -155,21 +157,35 @@ def offset_apply(
         lines.append(Assign(out.name, axes, tile(part, *axes), accumulate=True))
     if crossed and not transposed:  # one interval a diagonal: its reading end says it all
         path = times(natural(crossed.partner), tile(part, *axes))
-        lines += _paths(crossed, out.name, "offsets", decay, path, transposed, axes)
+        lines += _paths(work, crossed, out.name, "offsets", decay, path, transposed, axes)
     return lines
 
 
 def _paths(
-    crossed: Crossed, out: str, kind: str, decay: Decay, path: Expr, transposed: bool, axes: tuple[str, ...]
+    work: Workspace,
+    crossed: Crossed,
+    out: str,
+    kind: str,
+    decay: Decay,
+    path: Expr,
+    transposed: bool,
+    axes: tuple[str, ...],
 ) -> list[BlockLine]:
     """Hand a path's derivative to every step its exponent sums: the transpose of the sum that made the exponent.
 
     Both halves of an anchored decay run forward, so nothing is ever subtracted; only a leaf's growth is, by its sign.
+    Where the anchor is the chunk's start, the steps are all up to the row: one sum serves these and the other paths.
     """
     before = "_before" if decay.upper.before and not (transposed and kind in ANCHORED) else ""
-    select = {"bisect": "between", "strips": "between", "offsets": "span"}.get(kind, "leaf") + before
-    name = f"{out}_paths"
     signed = apply("neg", path) if transposed and kind in ANCHORED else path
+    if kind == "guard" or work.covers[decay.gate].name == "anchored":
+        select = "after" if before else "from"
+        name = f"{decay.gate}_paths_{select}_start"
+        work.crossing_paths.setdefault((decay.gate, select), {})[name] = None
+        return [Assign(name, axes, signed, accumulate=True)]
+    name = f"{out}_paths"
+    select = {"bisect": "between", "strips": "between", "offsets": "span"}.get(kind, "leaf") + before
+    work.crossing_sums.add(crossed.bucket)
     return [
         Assign(name, axes, signed),
         RowSum(crossed.bucket, axes, Operand(name, axes), f"{select}_T", accumulate=True),

@@ -147,16 +147,19 @@ def _badness(x: float) -> float:
 
 
 def _full(document: Document, module, options: argparse.Namespace) -> list[dict]:
-    """One head of the op at full size, bf16, mild gates, against the recurrence."""
+    """One head of the op at full size, bf16, mild gates, against the recurrence; all that were drawn where a gradient is
+    one number a head, which may be as small as its rounding."""
     rows = []
+    lone = any(d.kind == "parameter" and not d.axes for d in document.declarations)
     for case in [Case(2, 300, 8, 16, 16)] if options.small else FULL_CASES:
         few = _few(document, case)
-        head = case.H // 2 + 1
+        heads = range(case.H // 2 + 1, case.H // 2 + 1 + (DRAWN if lone else 1))
         problem = _large(document, few, case, options.device)
-        expected = reference_results(document, _heads(document, few, [head % DRAWN]), torch.device("cpu"))
+        drawn = [head % DRAWN for head in heads]
+        expected = reference_results(document, _heads(document, few, drawn), torch.device("cpu"))
         for mode in options.modes:
             actual = op_results(document, module, problem, PRECISIONS["bf16"], torch.device(options.device), mode)
-            sampled = {n: _pick(x, head, expected[n]) for n, x in actual.items()}
+            sampled = {n: _pick(x, heads, expected[n]) for n, x in actual.items()}
             for row in compare(document, sampled, expected, PRECISIONS["bf16"], ("mild", str(case), "bf16", mode)):
                 fields = {f: getattr(row, f) for f in ("case", "mode", "quantity", "error", "channel", "ok")}
                 rows.append({"spec": document.name, **fields})
@@ -193,10 +196,10 @@ def _heads(document: Document, problem: Problem, heads: list[int]) -> Problem:
     return Problem(replace(problem.case, H=len(heads)), arguments, initial, outputs, final)
 
 
-def _pick(x: torch.Tensor, head: int, like: torch.Tensor) -> torch.Tensor:
-    """One head of x, whose head axis is the one where it differs from `like`."""
+def _pick(x: torch.Tensor, heads: range, like: torch.Tensor) -> torch.Tensor:
+    """These heads of x, whose head axis is the one where it differs from `like`."""
     dimension = next(d for d, (a, b) in enumerate(zip(x.shape, like.shape, strict=True)) if a != b)
-    return x.narrow(dimension, head, 1).cpu()
+    return x.narrow(dimension, heads[0], len(heads)).cpu()
 
 
 def _print_full(rows: list[dict]) -> bool:

@@ -22,13 +22,13 @@ from tests.schedule.test_covers import blocks
 LOWS = (None, -5.0, -1.0)
 
 
-def planned(name: str, low: float | None):
-    return schedule(derive(check(document_of(name, low=low))), Options())
+def planned(name: str, low: float | None, cover: str = "auto"):
+    return schedule(derive(check(document_of(name, low=low))), Options(cover))
 
 
-@pytest.mark.parametrize(("name", "low"), list(itertools.product(SPECS, LOWS)))
-def test_every_decay_has_its_entry(name, low):
-    plan = planned(name, low)
+@pytest.mark.parametrize(("name", "low", "cover"), list(itertools.product(SPECS, LOWS, ("auto", "bisect"))))
+def test_every_decay_has_its_entry(name, low, cover):
+    plan = planned(name, low, cover)
     program = plan.program
     statements = [s for s in (*program.forward, *program.backward) if isinstance(s, Contract | Carry)]
     decays = dict.fromkeys(d for s in statements for d in s.decays)
@@ -37,16 +37,16 @@ def test_every_decay_has_its_entry(name, low):
         entries = [w for w in said if w in (str(decay), f"1/{decay}")]
         split = decay.lower.is_row and decay.upper.is_row and bool(decay.axes)
         text = dict(plan.covers).get(decay.gate, "")
-        parts = text.count(",") + 1 + text.count("leaf") if split else 1  # a leaf has a decay and a growth
-        assert len(entries) == parts, decay
-        assert (f"1/{decay}" in entries) == (split and "leaf" in text)
+        growths = text.count("leaf ") + text.count("guard ")  # besides a decay
+        assert len(entries) == (text.count(",") + 1 + growths if split else 1), decay
+        assert (f"1/{decay}" in entries) == (split and growths > 0)
     assert len({(e.where, e.interval) for e in plan.certificate}) == len(plan.certificate)
     assert {w.removeprefix("1/") for w in said} == {str(d) for d in decays}
 
 
-@pytest.mark.parametrize(("name", "low"), list(itertools.product(SPECS, LOWS)))
-def test_every_entry_is_finite_and_says_why(name, low):
-    for entry in planned(name, low).certificate:
+@pytest.mark.parametrize(("name", "low", "cover"), list(itertools.product(SPECS, LOWS, ("auto", "bisect"))))
+def test_every_entry_is_finite_and_says_why(name, low, cover):
+    for entry in planned(name, low, cover).certificate:
         assert math.isfinite(entry.worst) and 0.0 <= entry.worst <= 60.0 and entry.reason
         assert entry.where.startswith("1/") == (entry.worst > 0.0)
 
@@ -54,7 +54,7 @@ def test_every_entry_is_finite_and_says_why(name, low):
 @pytest.mark.parametrize("low", [-5.0, -1.0, -3.75, -0.25])
 def test_the_worst_exponent_is_reached(low):
     """With every gate at the end of its domain, the largest exponent of a growth is the certificate's."""
-    plan = planned("gla", low)
+    plan = planned("gla", low, "bisect")
     growths = [e for e in plan.certificate if e.where.startswith("1/")]
     assert growths
     text = dict(plan.covers)["gate_k"]
@@ -65,14 +65,15 @@ def test_the_worst_exponent_is_reached(low):
     assert float(exponents.max()) == max(e.worst for e in growths)
 
 
+@pytest.mark.parametrize("cover", ["auto", "subchunk", "bisect"])
 @pytest.mark.parametrize("low", [-5.0, -1.0, -math.inf])
-def test_all_other_exponents_are_at_most_zero(low):
+def test_all_other_exponents_are_at_most_zero(low, cover):
     """Brute force over random gates of the domain: what the certificate calls forward is at most 1."""
     document = document_of("gla")
     declarations = tuple(
         replace(d, domain=Interval(low, 0.0)) if d.domain is not None else d for d in document.declarations
     )
-    plan = schedule(derive(check(replace(document, declarations=declarations))), Options())
+    plan = schedule(derive(check(replace(document, declarations=declarations))), Options(cover))
     generator = torch.Generator().manual_seed(0)
     gates = -torch.rand(50, plan.chunk, dtype=torch.float64, generator=generator) * min(-low, 800.0)
     text = dict(plan.covers)["gate_k"]

@@ -43,7 +43,7 @@ def covered(kind: str, leaf: int, chunk: int, mark: str = "") -> torch.Tensor:
     for b in blocks(kind, leaf, chunk):
         if kind == "offsets":
             count += b[f"on_offset{mark}"].long()
-        elif kind == "leaf":
+        elif kind in ("leaf", "guard"):
             count += b[f"same{mark}"].long()
         else:  # rows that do not read, and columns that do not write, are zero
             reads, writes = (b["upper"], b["lower"]) if not mark else (b["lower"], b["upper"])
@@ -69,8 +69,10 @@ def test_covers_tile_the_strict_triangle_once(chunk):
     choices = admitted(chunk)
     assert len(choices) > 8
     for parts in choices:
-        assert torch.equal(sum(covered(kind, leaf, chunk) for kind, leaf in parts), below), parts
-        assert torch.equal(sum(covered(kind, leaf, chunk, "_T") for kind, leaf in parts), below.mT), parts
+        taken = [[part] for part in parts if part[0] == "guard"]  # by mild rows alone; strong ones take the others
+        for own in (*taken, [part for part in parts if part[0] != "guard"]):
+            assert torch.equal(sum(covered(kind, leaf, chunk) for kind, leaf in own), below), parts
+            assert torch.equal(sum(covered(kind, leaf, chunk, "_T") for kind, leaf in own), below.mT), parts
 
 
 def interval(chunk: int, lower: int, upper: int) -> torch.Tensor:
@@ -152,6 +154,7 @@ def test_the_cover_a_spec_asks_for():
     assert choose_cover(mild, 64, None).name == "anchored"
     assert choose_cover(mild, 64, 16).name == "anchored"
     assert choose_cover(any_gate, 64, 16).parts == (("strips", 16), ("offsets", 16))
-    assert choose_cover(any_gate, 64, None).parts == (("bisect", 1),)
+    assert choose_cover(any_gate, 64, None).parts == (("guard", 64), ("bisect", 1))
+    assert choose_cover(any_gate, 64, None, "bisect").parts == (("bisect", 1),)
     assert choose_cover(any_gate, 64, None, "anchored") is None
-    assert choose_cover(Interval(-5.0, 0.0), 64, None).parts == (("bisect", 8), ("leaf", 8))
+    assert choose_cover(Interval(-5.0, 0.0), 64, None, "bisect").parts == (("bisect", 8), ("leaf", 8))
