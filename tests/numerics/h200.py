@@ -147,13 +147,15 @@ def _badness(x: float) -> float:
 
 
 def _full(document: Document, module, options: argparse.Namespace) -> list[dict]:
-    """One head of the op at full size, bf16, mild gates, against the recurrence; all that were drawn where a gradient is
-    one number a head, which may be as small as its rounding."""
+    """One head of the op at full size, bf16, mild gates, against the recurrence.
+
+    All that were drawn where a gradient is one number a head: one alone may be as small as its rounding.
+    """
     rows = []
     lone = any(d.kind == "parameter" and not d.axes for d in document.declarations)
     for case in [Case(2, 300, 8, 16, 16)] if options.small else FULL_CASES:
         few = _few(document, case)
-        heads = range(case.H // 2 + 1, case.H // 2 + 1 + (DRAWN if lone else 1))
+        heads = range(case.H // 2, case.H // 2 + (DRAWN if lone else 1))
         problem = _large(document, few, case, options.device)
         drawn = [head % DRAWN for head in heads]
         expected = reference_results(document, _heads(document, few, drawn), torch.device("cpu"))
