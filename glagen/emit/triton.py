@@ -36,6 +36,7 @@ class KernelPrinter(KernelMemory):
         self.narrow: set[str] = set()  # tiles that may not be float32
         self.scalars: dict[str, None] = {}
         self.writer = Writer(TRITON, self._tile)
+        self.as_it_is = Writer(TRITON, lambda r: self._tile(r).removesuffix(".to(tl.float32)"))
 
     def _tile(self, r: Ref) -> str:
         if r.name.startswith("%"):
@@ -199,8 +200,10 @@ class KernelPrinter(KernelMemory):
     def _assign(self, line: Assign) -> None:
         axes = full_axes(line)
         match line.expr:
-            case Apply(function="clamp", args=(Ref(name=name),)) if name in self.narrow and not line.guarded:
-                value = TRITON.functions["clamp"].format(x=identifier(name))  # exact in the type that it has
+            case Apply(function="clamp" | "keep", args=(*_, Ref(name=name))) if (
+                name in self.narrow and not line.guarded
+            ):
+                value = self.as_it_is.write(line.expr, axes)  # exact in the type that it has
                 self.narrow.add(line.name)
             case _:
                 value = self.writer.write(line.expr, axes)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from glagen.ir.kernel import Tiles
 
-# Steps a chunk, where a spec does not say.
 GATED_CHUNK = 32
 UNGATED_CHUNK = 64
 # A program that keeps the whole key axis on chip serves heads up to this width; wider ones take the materialised form.
@@ -18,9 +17,14 @@ WIDEST_FUSED = 128
 WIDE = 128
 
 
-def scan_tiles() -> Tiles:
-    """Of a kernel that walks for the states alone."""
-    return Tiles((64, WIDE), (64, WIDE), (32, 32), warps=4, stages=3)
+def default_chunk(gated: bool) -> int:
+    """Steps a chunk, where a spec does not say."""
+    return GATED_CHUNK if gated else UNGATED_CHUNK
+
+
+def scan_tiles(chunk: int) -> Tiles:
+    """Of a kernel that walks for the states alone, which pays to have few threads that wait for each other."""
+    return Tiles((64, WIDE), (64, WIDE), (32, 32), warps=2 if chunk <= GATED_CHUNK else 4, stages=3)
 
 
 def fused_tiles() -> Tiles:

@@ -4,10 +4,12 @@ the kernels."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -310,3 +312,26 @@ def test_debug_mode_says_which_number_is_wrong(debug):
             "gla: `k`[0, 3, 1, 2] is nan, expected a number",
             "gla: `g`[0, 2, 0, 1] is 0.5, expected a number in [-inf, 0]",
         ]
+
+
+def test_kernels_without_wgmma_leave_the_environment_as_it_was(monkeypatch):
+    """Whoever compiles: two modules in many threads, one within the other, and after an error."""
+    pytest.importorskip("triton")
+    monkeypatch.delenv("DISABLE_MMA_V3", raising=False)
+    modules = [load("gla"), load("retnet")]
+    seen = []
+
+    def work(n: int) -> None:
+        with contextlib.suppress(KeyError), modules[n % 2]._without_wgmma():
+            with modules[1 - n % 2]._without_wgmma():
+                seen.append(os.environ["DISABLE_MMA_V3"])
+            seen.append(os.environ["DISABLE_MMA_V3"])
+            raise KeyError
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(200)))
+    assert seen == ["1"] * 400
+    assert "DISABLE_MMA_V3" not in os.environ
+    monkeypatch.setenv("DISABLE_MMA_V3", "0")
+    work(0)
+    assert os.environ["DISABLE_MMA_V3"] == "0"

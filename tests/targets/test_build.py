@@ -27,13 +27,15 @@ root, name, target, dtype, K, V = sys.argv[1:]
 document = parse(read(Path(root) / "specs" / f"{name}.yaml"))
 module = import_path(Path(root) / "generated" / f"{name}.py", "generated_" + name)
 built = build(module, document, target, getattr(torch, dtype), int(K), int(V))
-print(json.dumps([dataclasses.asdict(b) | {"fits": b.fits} for b in built]))
+version = tuple(int(n) for n in module.triton.knobs.nvidia.ptxas.version.split("."))
+print(json.dumps([dataclasses.asdict(b) | {"fits": b.fits, "sound": version >= (13, 3)} for b in built]))
 """
 SAMPLE = [("gla", "sm_80", "bfloat16", 128, 128), ("gla", "sm_90", "bfloat16", 128, 128)]
 SAMPLE += [
     ("gla", "sm_100", "bfloat16", 128, 128),
     ("gla", "sm_90", "bfloat16", 11, 13),
     ("gsa", "sm_90", "bfloat16", 128, 128),
+    ("linear_attn", "sm_90", "bfloat16", 128, 128),  # chunks of 64 rows, which wgmma takes
 ]
 ALL = [
     (name, target, dtype, K, V)
@@ -71,6 +73,8 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
         if target != "gfx942":  # whose machine code is not looked into
             assert b["mma"], f"{b['kernel']} has no tensor-core instruction"
             assert 0 < b["registers"] <= 255
+        if target == "sm_90":
+            assert ("HGMMA" in b["mma"]) <= b["sound"], f"{b['kernel']} uses wgmma, which this assembler gets wrong"
 
 
 def test_targets_have_names():
