@@ -24,7 +24,7 @@ def default_chunk(gated: bool) -> int:
 
 def scan_tiles(chunk: int) -> Tiles:
     """Of a kernel that walks for the states alone, which pays to have few threads that wait for each other."""
-    return Tiles((64, WIDE), (64, WIDE), (32, 32), warps=2 if chunk <= GATED_CHUNK else 4, stages=3)
+    return Tiles((64, WIDE), (64, 64), (32, 32), warps=2 if chunk <= GATED_CHUNK else 4, stages=3)
 
 
 def fused_tiles() -> Tiles:
