@@ -132,6 +132,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "tiles": [(k.name, k.tiles) for k in schedule.kernels],
         "launches": launches(program, {k["role"]: k for k in kernels}),
         "widest_fused": schedule.widest_fused,
+        "exact_states": schedule.exact_states,
     }
     return context | twin | interface(program) | step(rec)
 

@@ -43,8 +43,10 @@ def kernels(schedule: Schedule) -> Section:
 
 def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
     reads, writes = _traffic(schedule, kernel)
+    again = "twice: without the blocks that only strong gates need; then, with them, those programs that met such gates"
     return [
         ("programs", (_grid(kernel),)),
+        *([("runs", (again,))] if kernel.judged else []),
         ("reads", ("; ".join(reads) or "nothing",)),
         ("writes", ("; ".join(writes) or "nothing",)),
         ("keeps on chip", (_on_chip(kernel),)),

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from glagen.errors import UnprovableError
 from glagen.ir.chunk import Carry, ChunkProgram, inputs_of
+from glagen.ir.expr import refs
 from glagen.ir.invariants import require_sound
 from glagen.ir.kernel import Kernel, Line, Scan
+from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import Options, Schedule
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
@@ -37,7 +39,20 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         _twin(program, covers, gradients),
         certificate(program, covers),
         WIDEST_FUSED,
+        _needs_exact_states(program.recurrence),
     )
+
+
+def _needs_exact_states(recurrence: Recurrence) -> bool:
+    """Must chunk states keep their digits?
+
+    Where a gate depends on a parameter, whose gradient is a sum over all steps: what the rounding of a state adds to
+    the gradient of a chunk's gates is alike in all of its steps, so that it grows in such a sum. And where reads of
+    several states are combined, for what cancels between them.
+    """
+    parameters = {d.name for d in recurrence.declarations if d.kind == "parameter"}
+    logs = [gate.log for state in recurrence.states for gate in state.gates]
+    return bool(recurrence.part_of) or any(r.name in parameters for log in logs for r in refs(log))
 
 
 def _covers(program: ChunkProgram, chunk: int, options: Options) -> dict[str, Cover]:

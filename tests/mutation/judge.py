@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from glagen.check import check
 from glagen.derive import derive
@@ -28,7 +29,7 @@ from glagen.parse import parse, read
 from glagen.regimes import Case, draw
 from glagen.schedule import schedule
 from glagen.tolerances import PRECISIONS
-from glagen.verify import Results, op_results, reference_results
+from glagen.verify import op_results, reference_results
 from tests.mutation.mutants import Mutant
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +37,7 @@ CPU = torch.device("cpu")
 FULL = os.environ.get("GLAGEN_FULL") == "1"
 CHUNK = 16
 CASE = Case(1, 40, 2, 3, 2)  # two chunks and a half
+SEED = 0
 LIMIT = 1e-6
 SURVIVORS = Path(__file__).parent / "survivors.txt"
 
@@ -65,17 +67,20 @@ def _recurrences() -> list[str]:
 
 
 SPECS = (*_recurrences(), *BEFORE)
-# Other covers of the same recurrence: sub-chunks with an exact diagonal, halves down to anchored leaves, one leaf.
+# Halves down to single rows; and other covers of the same recurrence: sub-chunks with an exact diagonal, halves down to
+# anchored leaves, one leaf, one anchor where gates allow it.
 COVERS: dict[str, dict[str, Any]] = {
     "": {},
     "subchunk": {"subchunk": 4},
     "leaves": {"low": -5.0},
     "anchored": {"low": -1.0},
+    "guarded": {},
 }
+OPTIONS = {"": Options("bisect"), "leaves": Options("bisect")}  # by cover, if not the default
 
 # Of these the lines of kernels are mutated too, in Triton's interpreter: one in so many when GLAGEN_FULL=1. It is slow,
 # and the lines are those of the PyTorch form, which are all mutated.
-KERNELS = {("gla", ""): 1, ("gla_kv", ""): 5, ("before_v", "subchunk"): 5}
+KERNELS = {("gla", "guarded"): 5, ("gla_kv", ""): 5, ("before_v", "subchunk"): 5}
 KERNELS_SAMPLE = 30  # one in so many otherwise; a multiple of those
 
 
@@ -83,7 +88,7 @@ def places() -> list[tuple[str, str]]:
     """(spec, cover) wherever the cover makes a difference."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for name, cover in itertools.product(SPECS, COVERS):
-        chosen = schedule(derive(check(document_of(name, **COVERS[cover]))), Options()).covers
+        chosen = plan_of(name, cover).covers
         found.setdefault((name, str(chosen)), (name, cover))
     return list(found.values())
 
@@ -100,28 +105,38 @@ def document_of(name: str, subchunk: int | None = None, low: float | None = None
     return replace(document, chunk=CHUNK, subchunk=subchunk, declarations=declarations)
 
 
+def plan_of(name: str, cover: str) -> Schedule:
+    return schedule(derive(check(document_of(name, **COVERS[cover]))), OPTIONS.get(cover, Options()))
+
+
 @dataclass
 class Judge:
     """Tells right modules from wrong ones, for one spec and one case."""
 
-    document: Document
+    name: str
+    cover: str = ""
     case: Case = CASE
     precision: str = "fp64"
     limit: float = LIMIT
     load: Callable[[str], ModuleType] = field(default=lambda text: twin_only(text))
 
     def __post_init__(self) -> None:
-        self.problem = draw(self.document, "mild", self.case)  # stronger gates hide what crosses a chunk
-        self.expected = reference_results(self.document, self.problem, CPU)
-        self.program = derive(check(self.document))
-        self.schedule = schedule(self.program, Options())
+        self.document = document_of(self.name, **COVERS[self.cover])
+        self.options = OPTIONS.get(self.cover, Options())
+        self.schedule = plan_of(self.name, self.cover)
+        self.program = self.schedule.program
+        # Stronger gates than mild ones hide what crosses a chunk, but what a guard leaves over is for them alone.
+        guarded = any("guard " in text for _, text in self.schedule.covers)
+        regimes = ("mild", "extreme") if guarded else ("mild",)
+        self.problems = [draw(self.document, regime, self.case, SEED) for regime in regimes]
+        self.expected = [reference_results(self.document, problem, CPU) for problem in self.problems]
         self.text = emit(self.schedule, "0" * 16)
         self.seen: dict[str, str] = {}
 
     def verdict(self, mutant: Mutant) -> str:
         """`killed`, `refused` (an invariant of a later stage broke) or `survived`."""
         try:
-            value = mutant.value if isinstance(mutant.value, Schedule) else schedule(mutant.value, Options())
+            value = mutant.value if isinstance(mutant.value, Schedule) else schedule(mutant.value, self.options)
             text = emit(value, "0" * 16)
         except InternalError:
             return "refused"
@@ -138,21 +153,23 @@ class Judge:
             return "killed"
         return "survived" if self.error(results) <= self.limit else "killed"
 
-    def results(self, text: str) -> Results:
+    def results(self, text: str) -> list[tuple[int, str, Tensor]]:
+        """Of each problem, by number: every result, by name."""
         modes = ("saved", "recomputed") if self.precision == "fp32" else ("saved",)
-        found: Results = {}
+        found = []
         for mode in modes:
             module = self.load(text)
             precision = PRECISIONS[self.precision]
-            actual = op_results(self.document, module, self.problem, precision, CPU, mode)
-            found |= {f"{mode} {name}": x for name, x in actual.items()}
+            for n, problem in enumerate(self.problems):
+                actual = op_results(self.document, module, problem, precision, CPU, mode)
+                found += [(n, name, x) for name, x in actual.items()]
         return found
 
-    def error(self, results: Results) -> float:
+    def error(self, results: list[tuple[int, str, Tensor]]) -> float:
         """The worst error of any result, relative to its largest number; infinite for what is not a number."""
         worst = 0.0
-        for name, actual in results.items():
-            expected = self.expected[name.split(" ", 1)[1]]
+        for n, name, actual in results:
+            expected = self.expected[n][name]
             if actual.shape != expected.shape or not bool(actual.isfinite().all()):
                 return float("inf")
             off = (actual.double() - expected).abs().max() / expected.abs().max().clamp(min=1e-9)

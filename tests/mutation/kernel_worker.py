@@ -17,7 +17,7 @@ from types import ModuleType
 import torch
 
 from glagen.regimes import Case
-from tests.mutation.judge import COVERS, Judge, chosen, document_of, judge_all, label_of
+from tests.mutation.judge import Judge, chosen, judge_all, label_of
 from tests.mutation.mutants import kernel_mutants
 
 KERNEL_CASE = Case(1, 20, 1, 7, 5)
@@ -28,8 +28,7 @@ def main(name: str, cover: str, every: str) -> None:
         raise SystemExit("set TRITON_INTERPRET=1")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        document = document_of(name, **COVERS[cover])
-        judge = Judge(document, KERNEL_CASE, "fp32", 1e-4, load=lambda text: _from_file(text, Path(folder)))
+        judge = Judge(name, cover, KERNEL_CASE, "fp32", 1e-4, load=lambda text: _from_file(text, Path(folder)))
         base = judge.error(judge.results(judge.text))
         mutants = kernel_mutants(judge.schedule)
         fates, survivors = judge_all(judge, chosen(mutants, label_of(name, cover, "kernels"), int(every)))

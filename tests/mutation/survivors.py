@@ -16,14 +16,12 @@ import sys
 import torch
 
 from tests.mutation.judge import (
-    COVERS,
     FULL,
     KERNELS,
     ROOT,
     SPECS,
     SURVIVORS,
     Judge,
-    document_of,
     judge_all,
     label_of,
     listed,
@@ -79,10 +77,10 @@ def collect(kernels: bool) -> dict[str, list[str]]:
         print(where, dict(fates), flush=True)
 
     for name in SPECS:
-        judge = Judge(document_of(name))
+        judge = Judge(name)
         note(label_of(name, "", "statements"), *judge_all(judge, program_mutants(judge.program)))
     for name, cover in places():
-        judge = Judge(document_of(name, **COVERS[cover]))
+        judge = Judge(name, cover)
         note(label_of(name, cover, "twin"), *judge_all(judge, twin_mutants(judge.schedule)))
     for (name, cover), every in KERNELS.items() if kernels else ():
         result = run_worker(name, cover, every)

@@ -9,14 +9,12 @@ from __future__ import annotations
 import pytest
 
 from tests.mutation.judge import (
-    COVERS,
     FULL,
     KERNELS,
     KERNELS_SAMPLE,
     SPECS,
     Judge,
     chosen,
-    document_of,
     judge_all,
     label_of,
     listed,
@@ -38,7 +36,7 @@ def compare(where: str, survivors: list[str]) -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_statements(name):
-    judge = Judge(document_of(name))
+    judge = Judge(name)
     assert judge.error(judge.results(judge.text)) < 1e-12
     mutants = program_mutants(judge.program)
     assert len({m.label for m in mutants}) == len(mutants)
@@ -50,7 +48,7 @@ def test_statements(name):
 
 @pytest.mark.parametrize(("name", "cover"), places())
 def test_lines(name, cover):
-    judge = Judge(document_of(name, **COVERS[cover]))
+    judge = Judge(name, cover)
     assert judge.error(judge.results(judge.text)) < 1e-12
     where = label_of(name, cover, "twin")
     mutants = twin_mutants(judge.schedule)
@@ -81,7 +79,7 @@ def test_a_listed_place_exists():
 
 def test_the_judge_can_tell():
     """A program that is right survives, whatever its statements are called; one that is wrong does not."""
-    judge = Judge(document_of("gla"))
+    judge = Judge("gla")
     assert judge.verdict(Mutant("unchanged", judge.program)) == "survived"
     wrong = next(m for m in program_mutants(judge.program) if m.label.startswith("query[t,i]: negated"))
     assert judge.verdict(wrong) == "killed"

@@ -6,21 +6,16 @@ import itertools
 
 import pytest
 
-from glagen.check import check
-from glagen.derive import derive
 from glagen.ir.kernel import Assign, Blocks, Kernel, Load, Loop, Scan, read, written
-from glagen.ir.schedule import Options
-from glagen.schedule import schedule
 from glagen.schedule.merge import merge_blocks
-from tests.mutation.judge import COVERS, SPECS, document_of
+from tests.mutation.judge import COVERS, SPECS, document_of, plan_of
 
 CASES = list(itertools.product(SPECS, COVERS))
 OUTSIDE = {"K", "V", "T", "H"}
 
 
 def planned(name: str, cover: str):
-    document = document_of(name, **COVERS[cover])
-    return document, schedule(derive(check(document)), Options())
+    return document_of(name, **COVERS[cover]), plan_of(name, cover)
 
 
 def lines_of(kernel: Kernel) -> list[tuple[str | None, object]]:
