@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from rich.table import Table
-
-from glagen.tolerances import CONDITIONED
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +26,6 @@ class Row:
     @property
     def ok(self) -> bool:
         return self.error <= self.budget and self.channel <= self.channel_budget  # never so for NaN
-
-    def allowing(self, effect: Row) -> Row:
-        """The same with a budget that allows for what a rounding of the inputs does to this quantity, up to a limit."""
-        budget, channel = (
-            max(own, min(CONDITIONED * moved, CONDITIONED * own))
-            for own, moved in ((self.budget, effect.error), (self.channel_budget, effect.channel))
-        )
-        return replace(self, budget=budget, channel_budget=channel)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,6 @@ class Precision:
     budget: float
     reason: str
 
-    @property
-    def rounding(self) -> float:
-        """By how much of itself a number is off at most, in sums and in what must keep its digits: in 16 bits and TF32
-        that is a product in three bfloat16 terms."""
-        if self.dtype == torch.float64:
-            return 2.0**-53
-        return 2.0**-17 if self.tf32 else 2.0**-24
-
 
 PRECISIONS: dict[str, Precision] = {
     p.name: p
@@ -94,11 +86,6 @@ CHANNEL_FLOOR = 1e-3
 # bits (6e-5 keeps 11 of them, 6e-8 none), and below anything that matters to a model.
 ZERO = 1e-4
 
-
-# Where what is computed depends so much on the inputs that no algorithm keeps its budget (a normaliser near zero, by
-# which mlstm divides), the yardstick is the recurrence in float64 with every input off by one rounding: four times what
-# that does is allowed, for an algorithm rounds more often, and never more than four times the budget.
-CONDITIONED = 4.0
 
 # Rows are the steps of all sequences and heads. One rounding (a score, a row's gate) is common to a whole row of a
 # gradient, so an average over fewer rows than this may be that of a few bad ones: it is held to what a channel is.

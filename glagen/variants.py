@@ -85,25 +85,6 @@ def packed(document: Document, problem: Problem, expected: Results) -> tuple[Pro
     return put, results, torch.tensor(ends)
 
 
-# -- conditioning ------------------------------------------------------------------------------------------------------
-
-
-def nudged(problem: Problem, by: float, seed: int = 0) -> Problem:
-    """The same with every number off by this much of itself, up or down."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def nudge(x: Tensor) -> Tensor:
-        return x * (1 + by * (2 * torch.randint(0, 2, x.shape, generator=generator) - 1).double())
-
-    return replace(
-        problem,
-        arguments={n: nudge(x) if isinstance(x, Tensor) else x for n, x in problem.arguments.items()},
-        initial_states=tuple(map(nudge, problem.initial_states)),
-        output_cotangents=tuple(map(nudge, problem.output_cotangents)),
-        state_cotangents=tuple(map(nudge, problem.state_cotangents)),
-    )
-
-
 # -- shared heads ------------------------------------------------------------------------------------------------------
 
 
