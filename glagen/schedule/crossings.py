@@ -6,7 +6,7 @@ from glagen.ir.chunk import Crossing, GateGradient, Operand
 from glagen.ir.expr import Expr, apply
 from glagen.ir.kernel import Assign, RowSum
 from glagen.schedule.factors import factor
-from glagen.schedule.tile import Workspace, axes_of, keep, natural, tile, times
+from glagen.schedule.tile import Workspace, axes_of, keep, natural, paths_from_start, tile, times
 
 
 def gate_gradient(work: Workspace, statement: GateGradient) -> None:
@@ -31,7 +31,8 @@ def gate_gradient(work: Workspace, statement: GateGradient) -> None:
         elif crossing.lower:
             sums["before"].append(product(work, crossing.lower, axes, f"{gate}_path_{n}"))
     for select, paths in sums.items():
-        paths += [tile(name, *axes) for name in work.crossing_paths.get((gate, select), ())]
+        name = paths_from_start(gate, select)
+        paths += [tile(name, *axes)] if name in work.crossing_tiles else []
         if paths:
             source, summed = f"{gate}_paths_{select}", f"d{gate}_{select}"
             work.emit(Assign(source, axes, added(paths)), RowSum(summed, axes, Operand(source, axes), select))
@@ -74,7 +75,8 @@ def inner_crossing(work: Workspace, statement: GateGradient, crossing: Crossing,
     before it."""
     gate, decay = statement.gate, crossing.decay
     if decay.axes:
-        return [tile(name, *statement.out.indices) for name in sorted(work.crossing_sums) if name == f"crossed_{gate}"]
+        name = f"crossed_{gate}"
+        return [tile(name, *statement.out.indices)] if name in work.crossing_tiles else []
     assert crossing.upper
     x, y = crossing.upper
     paths, later, crossed = (f"{gate}_{name}_{n}" for name in ("pairs", "read_later", "crossed"))

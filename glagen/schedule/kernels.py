@@ -12,7 +12,7 @@ from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Line, Load, Loop, Scan
 from glagen.schedule.covers import Cover
 from glagen.schedule.lower import Lowering
 from glagen.schedule.partial import local_sums, require_whole
-from glagen.schedule.tiles import chunk_tiles, default_chunk, fused_tiles, scan_tiles
+from glagen.schedule.tiles import chunk_of, chunk_tiles, fused_tiles, scan_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:
     if shape.whole:
         return fused_tiles()
     if shape.direction:
-        return scan_tiles(program.recurrence.chunk or default_chunk(bool(program.gates)))
+        return scan_tiles(chunk_of(program))
     gated = frozenset(axis for gate in program.gates for axis in gate.axes)
     return chunk_tiles(shape.owned, gated, shape.reduces_heads)
 

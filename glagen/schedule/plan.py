@@ -17,7 +17,7 @@ from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.kernels import Goal, Shape, build, gradient_goals, needed, order_twin, scan_of
 from glagen.schedule.lower import Lowering
 from glagen.schedule.partial import local_sums
-from glagen.schedule.tiles import WIDEST_FUSED, default_chunk
+from glagen.schedule.tiles import WIDEST_FUSED, chunk_of
 
 
 def schedule(program: ChunkProgram, options: Options) -> Schedule:
@@ -26,7 +26,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     Raises UnprovableError where `options` ask for a cover that has none.
     """
     require_sound(program)
-    chunk = program.recurrence.chunk or default_chunk(bool(program.gates))
+    chunk = chunk_of(program)
     covers = _covers(program, chunk, options)
     results = [o.name for o in program.outputs] + [s.end for s in program.states]
     gradients = [p.name for g in program.gradients for p in g.parts] + [s.adjoint for s in program.states]

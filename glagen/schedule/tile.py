@@ -36,6 +36,11 @@ def axes_of(x: Ref) -> tuple[str, ...]:
     return tuple(index.axis for index in x.indices)
 
 
+def paths_from_start(gate: str, select: str) -> str:
+    """The name of what a chunk anchored at its start leaves for the sum over these rows."""
+    return f"{gate}_paths_{select}_start"
+
+
 @dataclass(frozen=True, slots=True)
 class Crossed:
     """A product within the chunk that feeds a gate's gradient: part times `partner` goes to the tile `bucket`."""
@@ -59,8 +64,7 @@ class Workspace:
     _transposed: set[str] = field(default_factory=set)
     _upright: set[str] = field(default_factory=set)
     crossed: dict[str, Crossed] = field(default_factory=dict)  # by the part that carries a gate's gradient
-    crossing_sums: set[str] = field(default_factory=set)  # buckets that something went to
-    crossing_paths: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)  # by gate and rows to sum over
+    crossing_tiles: set[str] = field(default_factory=set)  # buckets, and paths from the chunk's start, that there are
 
     def emit(self, *lines: Line) -> None:
         self.lines.extend(lines)

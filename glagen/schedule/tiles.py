@@ -8,6 +8,7 @@ against 2.4 ms).
 
 from __future__ import annotations
 
+from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Tiles
 
 GATED_CHUNK = 32
@@ -17,9 +18,9 @@ WIDEST_FUSED = 128
 WIDE = 128
 
 
-def default_chunk(gated: bool) -> int:
-    """Steps a chunk, where a spec does not say."""
-    return GATED_CHUNK if gated else UNGATED_CHUNK
+def chunk_of(program: ChunkProgram) -> int:
+    """Steps a chunk: what the spec says, if it does."""
+    return program.recurrence.chunk or (GATED_CHUNK if program.gates else UNGATED_CHUNK)
 
 
 def scan_tiles(chunk: int) -> Tiles:

@@ -6,7 +6,7 @@ from glagen.ir.chunk import Contract, Decay, Operand
 from glagen.ir.expr import Expr, Ref, apply, number
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, RowSum
 from glagen.schedule.covers import GROWTH_LIMIT
-from glagen.schedule.tile import Crossed, Workspace, axes_of, keep, natural, tile, times
+from glagen.schedule.tile import Crossed, Workspace, axes_of, keep, natural, paths_from_start, tile, times
 
 ANCHORED = ("leaf", "guard")  # kinds of blocks with a growth
 
@@ -180,12 +180,12 @@ def _paths(
     signed = apply("neg", path) if transposed and kind in ANCHORED else path
     if kind == "guard" or work.covers[decay.gate].name == "anchored":
         select = "after" if before else "from"
-        name = f"{decay.gate}_paths_{select}_start"
-        work.crossing_paths.setdefault((decay.gate, select), {})[name] = None
+        name = paths_from_start(decay.gate, select)
+        work.crossing_tiles.add(name)
         return [Assign(name, axes, signed, accumulate=True)]
     name = f"{out}_paths"
     select = {"bisect": "between", "strips": "between", "offsets": "span"}.get(kind, "leaf") + before
-    work.crossing_sums.add(crossed.bucket)
+    work.crossing_tiles.add(crossed.bucket)
     return [
         Assign(name, axes, signed),
         RowSum(crossed.bucket, axes, Operand(name, axes), f"{select}_T", accumulate=True),
