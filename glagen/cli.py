@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,35 +132,46 @@ def explain(spec: Path, form: str, cover: str) -> None:
 
 
 @main.command()
-@SPEC
+@SPECS
 @DEVICE
-@click.option("--json", "as_json", is_flag=True, help="Print every comparison as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print every comparison as JSON, a line for each SPEC.")
 @click.option("--regime", "regimes", multiple=True, help="Gates to draw (may be repeated); all unless given.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    help="Processes; for a GPU, where building kernels takes longest, as many as processors.",
+)
 @COVER
-def check(spec: Path, device: str | None, as_json: bool, regimes: tuple[str, ...], cover: str) -> None:
-    """Verify the op of SPEC against the float64 recurrence, here and now."""
+def check(
+    specs: tuple[Path, ...], device: str | None, as_json: bool, regimes: tuple[str, ...], jobs: int | None, cover: str
+) -> None:
+    """Verify the op of each SPEC against the float64 recurrence, here and now."""
+    from glagen.jobs import default_jobs, workers
     from glagen.regimes import REGIMES
 
     for regime in regimes:
         if regime not in REGIMES:
             raise click.UsageError(f"unknown regime {regime!r}: expected one of {', '.join(REGIMES)}")
     place = _device(device)
+    options = Options(cover=cover)
 
-    def work(path: Path) -> bool:
-        from glagen.loader import load
-        from glagen.verify import verify
+    with workers(jobs or default_jobs(place)) as start:
+        begun = {}
+        for path in dict.fromkeys(specs):
+            with suppress(SpecError, OSError):  # told in its turn
+                begun[path] = start(read(path), options, place, regimes or REGIMES)
 
-        source = read(path)
-        document, module = parse(source), load(source, Options(cover=cover))
-        with _progress(as_json) as say:
-            report = verify(document, module, place, regimes=regimes or REGIMES, progress=say)
-        if as_json:
-            click.echo(json.dumps(report.to_dict()))
-        else:
-            Console(width=None if sys.stdout.isatty() else 120).print(report.table())
-        return report.ok
+        def work(path: Path) -> bool:
+            read(path)
+            with _progress(as_json) as say:
+                report = begun[path](say)
+            if as_json:
+                click.echo(json.dumps(report.to_dict()))
+            else:
+                Console(width=None if sys.stdout.isatty() else 120).print(report.table())
+            return report.ok
 
-    _each((spec,), work)
+        _each(specs, work)
 
 
 def _progress(quiet: bool) -> Any:

@@ -20,19 +20,24 @@ written to it, in the first steps at least. A normaliser is such a state.
 
 What feeds a gate is read off the equation of the state: the factors of S[t-1]. Everything else is standard normal, or
 uniform in its domain. Every number lies on a grid that bf16 and fp16 both hold exactly, so one reference serves all.
+
+Where a spec divides by what is read of a state, queries are drawn until no row of an output is lost in cancellation:
+until inputs that are off by a rounding move it by at most MOVED such roundings. What is asked about a quotient whose
+divisor has cancelled to nothing has no answer in any precision but the reference's.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from glagen.feeding import divides_by_a_read, gate_factors, writers
 from glagen.ir.document import Declaration, Document
-from glagen.ir.expr import Apply, Expr, Ref, number, refs, rewrite, walk
+from glagen.ir.expr import Expr, Ref, refs
 from glagen.ir.interval import REALS, Interval
 from glagen.reference import ONES, evaluate, output_names, run_states
 
@@ -42,6 +47,9 @@ LARGEST = 1e4  # for a logit: as good as infinite, and within float16
 SMALLEST = 2.0**-14
 OPEN = -(2.0**-7)
 FIRST = 4
+MOVED = 16.0
+ROUNDING = 2.0**-24
+ATTEMPTS = 16
 CLOSED = 250.0  # as good as infinite for a log gate that is computed: its exponential is 0 in float32
 
 
@@ -108,7 +116,39 @@ def draw(document: Document, regime: str, case: Case, seed: int = 0) -> Problem:
     shapes = [(case.B, case.H, *_extents(state.axes, case)) for state in document.states if case.state]
     initial, final = (tuple(on_grid(_normal(shape, generator)) for shape in shapes) for _ in range(2))
     initial = tuple(x.abs() if sign else x for x, sign in zip(initial, positive, strict=False))
-    return Problem(case, arguments, initial, outputs, final)
+    return well_conditioned(document, Problem(case, arguments, initial, outputs, final), seed)
+
+
+@torch.no_grad()
+def well_conditioned(document: Document, problem: Problem, seed: int = 0) -> Problem:
+    """The problem with other queries in rows [b, t, h] where an output has lost more than MOVED roundings."""
+    if not divides_by_a_read(document):
+        return problem
+    generator = torch.Generator().manual_seed(seed)
+    feeding = writers(document)
+    queries = [d for d in document.declarations if d.kind == "input" and d.name not in feeding]
+
+    def shaken(x: Tensor) -> Tensor:
+        return x * (1 + ROUNDING * _normal(tuple(x.shape), generator))
+
+    arguments = dict(problem.arguments)
+    states = problem.initial_states or (None,) * len(document.states)
+    off_states = tuple(x if x is None else shaken(x) for x in states)
+    for _ in range(ATTEMPTS if queries else 0):
+        off = {n: shaken(x) if isinstance(x, Tensor) else x for n, x in arguments.items()}
+        exact = run_states(document, arguments, states)[0]
+        moved = run_states(document, off, off_states)[0]
+        lost = torch.zeros(exact[0].shape[:3], dtype=torch.bool)
+        for x, y in zip(exact, moved, strict=True):
+            lost |= (x - y).square().mean(-1) > (MOVED * ROUNDING) ** 2 * x.square().mean(-1)
+        if not lost.any():
+            break
+        for d in queries:
+            query = arguments[d.name]
+            assert isinstance(query, Tensor)
+            other = _inside(on_grid(_plain(d, tuple(query.shape), generator)), d.domain)
+            arguments[d.name] = torch.where(lost.reshape(*lost.shape, *(1 for _ in d.axes[1:])), other, query)
+    return replace(problem, arguments=arguments)
 
 
 def _written(document: Document, arguments: dict[str, Tensor | float | None]) -> tuple[Tensor, ...]:
@@ -122,47 +162,6 @@ def on_grid(x: Tensor) -> Tensor:
     """The nearest numbers that bf16 and fp16 both hold (multiples of 2^-24 of 8 bits, below 1e4), as float64."""
     rounded = x.clamp(-LARGEST, LARGEST).bfloat16().half().double()
     return torch.where(x.isinf(), x.double(), rounded)
-
-
-def gate_factors(document: Document) -> tuple[Expr, ...]:
-    """The factors of S[t-1] in the equation of S[t], intermediate names replaced by what they stand for."""
-    states = {s.name for s in document.states}
-    bodies = {e.target.name: e.body for e in document.equations}
-
-    def inline(node: Expr) -> Expr | None:
-        if isinstance(node, Ref) and node.name in bodies and node.name not in states:
-            return rewrite(bodies[node.name], inline)
-        return None
-
-    found = [f for name in bodies if name in states for f in _factors(rewrite(bodies[name], inline), name)]
-    return tuple(dict.fromkeys(found))
-
-
-def _factors(expr: Expr, state: str) -> list[Expr]:
-    def holds(node: Expr) -> bool:
-        return any(isinstance(n, Ref) and n.name == state for n in walk(node))
-
-    match expr:
-        case Apply(function="mul", args=(x, y)):
-            if not holds(expr):
-                return []
-            first, second = (_factors(a, state) if holds(a) else _single(a) for a in (x, y))
-            return first + second
-        case Apply(function="div", args=(x, y)):
-            return [*_factors(x, state), Apply("div", (number(1), y))] if holds(x) else []
-        case Apply(function="add" | "sub" | "neg", args=args):
-            return [f for a in args for f in _factors(a, state)]
-        case _:
-            return []
-
-
-def _single(expr: Expr) -> list[Expr]:
-    """The factors of a product."""
-    match expr:
-        case Apply(function="mul", args=args):
-            return [f for a in args for f in _single(a)]
-        case _:
-            return [expr]
 
 
 def _role(declaration: Declaration) -> str:

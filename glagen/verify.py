@@ -41,6 +41,11 @@ Arguments = Mapping[str, Tensor | float | None]
 States = tuple[Tensor, ...]
 
 
+def defaults(device: str | torch.device) -> tuple[tuple[Case, ...], tuple[str, ...]]:
+    """The cases and precisions that are verified on a device unless others are asked for."""
+    return (CUDA_CASES, CUDA_PRECISIONS) if torch.device(device).type == "cuda" else (CPU_CASES, CPU_PRECISIONS)
+
+
 def verify(
     document: Document,
     module: ModuleType,
@@ -51,27 +56,30 @@ def verify(
     precisions: Sequence[str] | None = None,
     modes: Sequence[str] = MODES,
     invariants: bool = True,
+    variants: bool = True,
     reference_device: str | torch.device | None = None,
     seed: int = 0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Compare the op of `module` to the recurrence that `document` states; wrong results are in the report.
 
-    `device` is where the op runs, and the reference too unless `reference_device` says otherwise. `progress` is told
-    what is being compared.
+    `device` is where the op runs, and the reference too unless `reference_device` says otherwise. Without `invariants`
+    there are no parts, steps and later inputs; without `variants` no packed sequences and shared heads. `progress` is
+    told what is being compared.
     """
     device = torch.device(device)
-    cuda = device.type == "cuda"
-    chosen = [PRECISIONS[p] for p in precisions or (CUDA_PRECISIONS if cuda else CPU_PRECISIONS)]
+    default_cases, default_precisions = defaults(device)
+    chosen = [PRECISIONS[p] for p in precisions or default_precisions]
     rows: list[Row] = []
     oracle = torch.device(reference_device or device)
-    for n, case in enumerate(cases or (CUDA_CASES if cuda else CPU_CASES)):
+    for n, case in enumerate(cases or default_cases):
         for regime in regimes:
             progress(f"{document.name}: {regime}, {case}")
             problem = draw(document, regime, case, seed)
             problem, expected = _scaled(problem, reference_results(document, problem, oracle))
             more = invariants and regime in ("mild", "reset")
-            few = shared(document, problem) if more and n == 0 else None
+            otherwise = more and variants and n == 0
+            few = shared(document, problem) if otherwise else None
             of_few = few and few.gathered(document, reference_results(document, few.whole, oracle))
             for precision in chosen:
                 labels = (regime, str(case), precision.name)
@@ -81,7 +89,7 @@ def verify(
                 if more:
                     other = draw(document, "extreme", case, seed + 1)
                     rows += _invariants(document, module, problem, other, expected, precision, device, labels)
-                    if n == 0:
+                    if otherwise:
                         rows += _packed(document, module, problem, expected, precision, device, labels, modes)
                     if few and of_few:
                         for mode in modes:

@@ -14,7 +14,7 @@ import argparse
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -42,11 +42,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="of modules in generated/; all unless given")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--case", type=int, choices=range(len(CASES)), help="these extents alone; racecheck is slow")
+    parser.add_argument("--precision", choices=("bf16", "fp32"), help="this one alone")
     options = parser.parse_args()
     device = torch.device(options.device)
     for name in options.names or sorted(path.stem for path in (ROOT / "generated").glob("*.py")):
         count = 0
-        for call in calls(document_of(spec_text(name)), generated(name), device):
+        cases = CASES if options.case is None else (CASES[options.case],)
+        precisions = [options.precision] if options.precision else ["bf16", "fp32"]
+        for call in calls(document_of(spec_text(name)), generated(name), device, cases, precisions):
             call()
             if device.type == "cuda":
                 torch.cuda.synchronize()
@@ -55,14 +59,16 @@ def main() -> int:
     return 0
 
 
-def calls(document: Document, module: ModuleType, device: torch.device) -> Iterator[Call]:
+def calls(
+    document: Document, module: ModuleType, device: torch.device, cases: Sequence[Case], precisions: Sequence[str]
+) -> Iterator[Call]:
     """All calls of an op, not yet made."""
-    for case in CASES:
+    for case in cases:
         problem = draw(document, "reset", case)
         row, _, ends = packed(document, problem, {})
         few = shared(document, problem)
         assert few is not None
-        for precision in (PRECISIONS["bf16"], PRECISIONS["fp32"]):
+        for precision in (PRECISIONS[name] for name in precisions):
             for mode in MODES:
                 for given, cu_seqlens in ((problem, None), (row, ends), (few.call, None)):
                     arguments = (document, module, given, precision, device, mode)

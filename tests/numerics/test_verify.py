@@ -6,6 +6,8 @@ import io
 import itertools
 import json
 import math
+import os
+from dataclasses import astuple
 from types import ModuleType, SimpleNamespace
 from typing import cast
 
@@ -14,10 +16,16 @@ import torch
 from hypothesis import given, settings
 from rich.console import Console
 
+from glagen import jobs, regimes
+from glagen.errors import Source
+from glagen.feeding import gate_factors
+from glagen.ir.schedule import Options
+from glagen.jobs import workers
 from glagen.reference import output_names
-from glagen.regimes import REGIMES, Case, draw, gate_factors, on_grid
+from glagen.regimes import REGIMES, Case, draw, on_grid
 from glagen.report import Report, Row
 from glagen.tolerances import PRECISIONS, errors
+from glagen.variants import shared
 from glagen.verify import reference_results, verify
 from tests import strategies
 from tests.numerics.helpers import CPU, document_of, generated, randn, spec_text
@@ -297,6 +305,24 @@ def test_gates_are_in_the_regime(kind, regime):
             assert 0.01 < closed < 0.04 and -0.06 < middle < -0.03
 
 
+@pytest.mark.parametrize("drawn_again", [True, False])
+def test_no_query_meets_a_divisor_that_cancels(drawn_again, monkeypatch):
+    """In the quotient of two reads, the one below keeps a part of its terms' size; as they come, some do not."""
+    if not drawn_again:
+        monkeypatch.setattr(regimes, "ATTEMPTS", 0)
+    text = NORMALISED.replace("exp(g[t,i]) * ", "").replace('  g: {axes: [t, i], domain: "[-inf, 0]"}\n', "")
+    text = text.replace("(1 + sum(i, q[t,i] * z[t,i]) ** 2)", "sum(i, q[t,i] * z[t,i])")
+    document = document_of(text)
+    problem = draw(document, "mild", Case(2, 100, 4, 8, 8))
+    few = shared(document, problem)
+    assert few is not None and few.call.arguments["q"].equal(few.whole.arguments["q"])
+    for drawn in (problem, few.whole):
+        q, k = drawn.arguments["q"], drawn.arguments["k"]
+        terms = q * (drawn.initial_states[1][:, None] + k.cumsum(1))
+        left = (terms.sum(-1).abs() / terms.square().sum(-1).sqrt()).min()
+        assert (left > 1 / 32) == drawn_again
+
+
 def test_gates_are_found_through_intermediate_names():
     text = GLA.replace("  - S[t,i,j] = exp(g[t,i])", "  - a[t,i] = exp(g[t,i])\n  - S[t,i,j] = a[t,i]")
     assert gate_factors(document_of(text)) == gate_factors(document_of(GLA)) != ()
@@ -314,6 +340,29 @@ def test_the_reference_is_finite_in_every_regime_of_every_spec(text, case, regim
         if declaration.domain is not None and isinstance(x, torch.Tensor):
             assert all(value in declaration.domain for value in x.flatten().tolist())
     assert results[output_names(document)[0]].shape == (case.B, case.T, case.H, case.V)
+
+
+def test_many_processes_find_what_one_does():
+    source = Source("test.yaml", GLA)
+    found = []
+    for count in (1, 2):
+        with workers(count) as start:
+            said = []
+            found.append(start(source, Options(), "cpu", ("mild",))(said.append))
+            assert said
+    assert found[0].ok and len(found[0].rows) == len(found[1].rows)
+    near = {astuple(row)[:5]: row.error for row in found[0].rows}
+    assert all(row.error == pytest.approx(near[astuple(row)[:5]], rel=1e-2, abs=1e-9) for row in found[1].rows)
+
+
+def dies(*task):
+    os._exit(1)
+
+
+def test_a_process_that_dies_is_told(monkeypatch):
+    monkeypatch.setattr(jobs, "_part", dies)
+    with workers(2) as start, pytest.raises(ChildProcessError, match="fewer --jobs"):
+        start(Source("test.yaml", GLA), Options(), "cpu", ("mild",))(print)
 
 
 def test_the_table_keeps_its_numbers():

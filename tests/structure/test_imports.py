@@ -23,6 +23,7 @@ HOMES = {
     "torch": (
         "compat",
         "fuzz",
+        "jobs",
         "reference",
         "regimes",
         "tolerances",

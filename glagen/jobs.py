@@ -1,0 +1,93 @@
+"""Verification in several processes, for a GPU's kernels take longer to build than to run.
+
+What is handed out is one case of extents in one precision: hardly a kernel is common to two of those.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+
+import torch
+
+from glagen.errors import Source
+from glagen.ir.schedule import Options
+from glagen.loader import load
+from glagen.parse import parse
+from glagen.report import Report, Row
+from glagen.verify import defaults, verify
+
+MOST = 16  # processes unless asked for: each takes some 2 GiB
+
+Say = Callable[[str], None]
+Finish = Callable[[Say], Report]  # gives the report, and says meanwhile how far it is
+
+
+def default_jobs(device: str) -> int:
+    """As many as there are processors, up to MOST, for a GPU; one for the CPU, where torch itself uses all."""
+    return min(MOST, os.cpu_count() or 1) if device.startswith("cuda") else 1
+
+
+@contextmanager
+def workers(count: int) -> Iterator[Callable[[Source, Options, str, Sequence[str]], Finish]]:
+    """A function that begins to verify a spec on a device in some regimes of gates, with `count` processes for all that
+    is begun; with one, everything happens in this one, when it is waited for. Raises SpecError.
+
+    Waiting raises ChildProcessError if a process was killed.
+    """
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin) if count > 1 else None
+
+    def start(source: Source, options: Options, device: str, regimes: Sequence[str]) -> Finish:
+        document, module = parse(source), load(source, options)  # compiled once: others find it in the cache
+        if pool is None:
+            return lambda say: verify(document, module, device, regimes=regimes, progress=say)
+        cases, precisions = defaults(device)
+        tasks = list(itertools.product(range(len(cases)), precisions))
+        parts = [pool.submit(_part, source, options, device, tuple(regimes), *task) for task in tasks]
+        return lambda say: Report(document.name, device, _collected(document.name, regimes, parts, say))
+
+    try:
+        yield start
+    finally:
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent says that it was interrupted
+
+
+def _part(
+    source: Source, options: Options, device: str, regimes: tuple[str, ...], number: int, precision: str
+) -> tuple[Row, ...]:
+    """The rows of one case, by its number, in one precision."""
+    report = verify(
+        parse(source),
+        load(source, options),
+        device,
+        regimes=regimes,
+        cases=defaults(device)[0][number : number + 1],
+        precisions=[precision],
+        variants=number == 0,
+        reference_device="cpu",  # its many small kernels would wait for those of other processes
+    )
+    return report.rows
+
+
+def _collected(name: str, regimes: Sequence[str], parts: list[Future[tuple[Row, ...]]], say: Say) -> tuple[Row, ...]:
+    """The rows of all parts, by regime."""
+    rows: list[Row] = []
+    for done, part in enumerate(parts):
+        say(f"{name}: {done} of {len(parts)} parts done")
+        try:
+            rows += part.result()
+        except BrokenProcessPool:
+            raise ChildProcessError("a process was killed, perhaps for want of memory; fewer --jobs may do") from None
+    return tuple(sorted(rows, key=lambda row: regimes.index(row.regime)))
