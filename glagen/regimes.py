@@ -47,7 +47,7 @@ LARGEST = 1e4  # for a logit: as good as infinite, and within float16
 SMALLEST = 2.0**-14
 OPEN = -(2.0**-7)
 FIRST = 4
-MOVED = 16.0
+MOVED = 8.0
 ROUNDING = 2.0**-24
 ATTEMPTS = 16
 CLOSED = 250.0  # as good as infinite for a log gate that is computed: its exponential is 0 in float32
@@ -90,8 +90,11 @@ class Problem:
     state_cotangents: tuple[Tensor, ...]
 
 
-def draw(document: Document, regime: str, case: Case, seed: int = 0) -> Problem:
-    """Arguments for `document` with gates in `regime` (one of REGIMES). The same for the same seed, on any device."""
+def draw(document: Document, regime: str, case: Case, seed: int = 0, conditioned: bool = True) -> Problem:
+    """Arguments for `document` with gates in `regime` (one of REGIMES). The same for the same seed, on any device.
+
+    Without `conditioned`, divisors may cancel: for speed, where numbers are not looked at, or in 16 bits.
+    """
     generator = torch.Generator().manual_seed(seed)
     gates = gate_factors(document)
     feeding = {r.name for factor in gates for r in refs(factor)}
@@ -116,7 +119,8 @@ def draw(document: Document, regime: str, case: Case, seed: int = 0) -> Problem:
     shapes = [(case.B, case.H, *_extents(state.axes, case)) for state in document.states if case.state]
     initial, final = (tuple(on_grid(_normal(shape, generator)) for shape in shapes) for _ in range(2))
     initial = tuple(x.abs() if sign else x for x, sign in zip(initial, positive, strict=False))
-    return well_conditioned(document, Problem(case, arguments, initial, outputs, final), seed)
+    problem = Problem(case, arguments, initial, outputs, final)
+    return well_conditioned(document, problem, seed) if conditioned else problem
 
 
 @torch.no_grad()
