@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from glagen.ir.document import Document
-from glagen.ir.expr import Apply, Expr, Ref, number, refs, rewrite, walk
+from dataclasses import replace
+
+from glagen.ir.document import Document, Equation
+from glagen.ir.expr import Apply, Expr, Ref, Sum, apply, number, ref, refs, rewrite, walk
 
 POLES = ("div", "pow", "log", "sqrt")
 
@@ -41,19 +43,33 @@ def writers(document: Document) -> set[str]:
     return found
 
 
-def divides_by_a_read(document: Document) -> bool:
-    """Is some argument of a function with a pole made of what is read of a state?"""
+def cancellation(document: Document) -> Document | None:
+    """A document whose outputs [t, j] tell what is left of a sum over what is read of a state, where it is divided by:
+    the sum's square over the sum of squares, an output for each such sum. None if there is none.
+    """
     bodies = {e.target.name: e.body for e in document.equations}
     states = {s.name for s in document.states}
+    local = bodies.keys() - states
 
-    def reads(expr: Expr) -> bool:
-        names = {r.name for r in refs(expr)}
-        return bool(names & states) or any(reads(bodies[n]) for n in names & bodies.keys())
+    def inline(node: Expr) -> Expr | None:
+        return rewrite(bodies[node.name], inline) if isinstance(node, Ref) and node.name in local else None
 
-    return any(
-        isinstance(node, Apply) and node.function in POLES and reads(node.args[1 if node.function == "div" else 0])
-        for body in bodies.values()
-        for node in walk(body)
+    nodes = [node for body in bodies.values() for node in walk(rewrite(body, inline))]
+    poles = [n.args[n.function == "div"] for n in nodes if isinstance(n, Apply) and n.function in POLES]
+    sums = [n for x in poles for n in walk(x) if isinstance(n, Sum) and any(r.name in states for r in refs(n))]
+    left = []
+    for x in dict.fromkeys(sums):
+        share = apply("div", apply("mul", x, x), Sum(x.axis, apply("mul", x.body, x.body)))
+        left.append(Equation(ref(f"left of sum {len(left)}", ("t", "j")), share, "", document.equations[0].span))
+    if not left:
+        return None
+    needed = {r.name for e in left for r in refs(e.body)}
+    while more := {r.name for n in needed & bodies.keys() for r in refs(bodies[n])} - needed:
+        needed |= more
+    return replace(
+        document,
+        states=tuple(s for s in document.states if s.name in needed),
+        equations=(*(e for e in document.equations if e.target.name in needed), *left),
     )
 
 

@@ -21,9 +21,9 @@ written to it, in the first steps at least. A normaliser is such a state.
 What feeds a gate is read off the equation of the state: the factors of S[t-1]. Everything else is standard normal, or
 uniform in its domain. Every number lies on a grid that bf16 and fp16 both hold exactly, so one reference serves all.
 
-Where a spec divides by what is read of a state, queries are drawn until no row of an output is lost in cancellation:
-until inputs that are off by a rounding move it by at most MOVED such roundings. What is asked about a quotient whose
-divisor has cancelled to nothing has no answer in any precision but the reference's.
+Where a spec divides by a sum over what is read of a state, queries are drawn until no such sum cancels: until it is at
+least LEFT of the root of the sum of its squared terms. The quotient of sums that have cancelled further has as many
+digits fewer in any precision but the reference's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glagen.feeding import divides_by_a_read, gate_factors, writers
+from glagen.feeding import cancellation, gate_factors, writers
 from glagen.ir.document import Declaration, Document
 from glagen.ir.expr import Expr, Ref, refs
 from glagen.ir.interval import REALS, Interval
@@ -47,8 +47,7 @@ LARGEST = 1e4  # for a logit: as good as infinite, and within float16
 SMALLEST = 2.0**-14
 OPEN = -(2.0**-7)
 FIRST = 4
-MOVED = 8.0
-ROUNDING = 2.0**-24
+LEFT = 0.25
 ATTEMPTS = 16
 CLOSED = 250.0  # as good as infinite for a log gate that is computed: its exponential is 0 in float32
 
@@ -125,33 +124,25 @@ def draw(document: Document, regime: str, case: Case, seed: int = 0, conditioned
 
 @torch.no_grad()
 def well_conditioned(document: Document, problem: Problem, seed: int = 0) -> Problem:
-    """The problem with other queries in rows [b, t, h] where an output has lost more than MOVED roundings."""
-    if not divides_by_a_read(document):
-        return problem
-    generator = torch.Generator().manual_seed(seed)
+    """The problem with other queries in those rows [b, t, h] where less than LEFT of a divisor is left."""
+    sums = cancellation(document)
     feeding = writers(document)
     queries = [d for d in document.declarations if d.kind == "input" and d.name not in feeding]
-
-    def shaken(x: Tensor) -> Tensor:
-        return x * (1 + ROUNDING * _normal(tuple(x.shape), generator))
-
+    if sums is None or not queries:
+        return problem
+    generator = torch.Generator().manual_seed(seed)
     arguments = dict(problem.arguments)
-    states = problem.initial_states or (None,) * len(document.states)
-    off_states = tuple(x if x is None else shaken(x) for x in states)
-    for _ in range(ATTEMPTS if queries else 0):
-        off = {n: shaken(x) if isinstance(x, Tensor) else x for n, x in arguments.items()}
-        exact = run_states(document, arguments, states)[0]
-        moved = run_states(document, off, off_states)[0]
-        lost = torch.zeros(exact[0].shape[:3], dtype=torch.bool)
-        for x, y in zip(exact, moved, strict=True):
-            lost |= (x - y).square().mean(-1) > (MOVED * ROUNDING) ** 2 * x.square().mean(-1)
-        if not lost.any():
+    given = dict(zip((s.name for s in document.states), problem.initial_states, strict=False))
+    for _ in range(ATTEMPTS):
+        left, _ = run_states(sums, arguments, [given.get(s.name) for s in sums.states])
+        again = torch.stack(left).amin((0, -1)) < LEFT**2  # [B, T, H]
+        if not again.any():
             break
         for d in queries:
             query = arguments[d.name]
             assert isinstance(query, Tensor)
             other = _inside(on_grid(_plain(d, tuple(query.shape), generator)), d.domain)
-            arguments[d.name] = torch.where(lost.reshape(*lost.shape, *(1 for _ in d.axes[1:])), other, query)
+            arguments[d.name] = torch.where(again.reshape(*again.shape, *(1 for _ in d.axes[1:])), other, query)
     return replace(problem, arguments=arguments)
 
 
