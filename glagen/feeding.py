@@ -57,7 +57,7 @@ def cancellation(document: Document) -> Document | None:
     nodes = [node for body in bodies.values() for node in walk(rewrite(body, inline))]
     poles = [n.args[n.function == "div"] for n in nodes if isinstance(n, Apply) and n.function in POLES]
     sums = [n for x in poles for n in walk(x) if isinstance(n, Sum) and any(r.name in states for r in refs(n))]
-    left = []
+    left: list[Equation] = []
     for x in dict.fromkeys(sums):
         share = apply("div", apply("mul", x, x), Sum(x.axis, apply("mul", x.body, x.body)))
         left.append(Equation(ref(f"left of sum {len(left)}", ("t", "j")), share, "", document.equations[0].span))

@@ -67,7 +67,7 @@ def build(module: ModuleType, document: Document, target: str, dtype: torch.dtyp
     gpu = parse_target(target)
     capability = gpu.arch // 10 if gpu.backend == "cuda" else 0
     calls = launches(module, document, dtype, K, V, capability)
-    with _pretend(module, capability), module._launching():
+    with _pretend(module, capability), module._building():
         return [_compile(call, gpu, dtype, K, V) for call in calls]
 
 

@@ -35,24 +35,20 @@ def _launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | N
     grid = [f'_blocks({EXTENT[a]}, config["BLOCK_{EXTENT[a]}"])' for a in kernel.owned if a not in kernel.whole]
     grid += ["N" if kernel.scans else "slots", heads + (" // GROUP" if kernel.reduces_heads else "")]
     programs = " * ".join(grid)
-    start = [
+    walks = f", N * {heads}" if kernel.scans else ""
+    lines = [f'config = _config("{kernel.name}", K, V, dtype{walks})']
+    if kernel.reduces_heads:
+        lines.append(f"GROUP = {_common_group(program, kernel)}")
+    if kernel.judged:
+        lines.append(f"strong = torch.empty({programs}, dtype=torch.float32, device=device)")
+    return [
+        *lines,
+        "_launch(",
+        f"    {text['function']}, {'len(strong)' if kernel.judged else programs}, device,",
         f"    {', '.join(values)},",
         f"    {', '.join(_group(program, name, heads) for name in text['groups'])},",
-        f"    {'STRONG=again, ' * bool(kernel.judged)}**config,",
+        f"    {'passes=_GUARDED, ' * bool(kernel.judged)}**config,",
         ")",
-    ]
-    walks = f", N * {heads}" if kernel.scans else ""
-    before = [
-        f'config = _config("{kernel.name}", K, V, dtype{walks})',
-        *([f"GROUP = {_common_group(program, kernel)}"] if kernel.reduces_heads else []),
-    ]
-    if not kernel.judged:
-        return [*before, f"{text['function']}[({programs},)](", *start]
-    return [
-        *before,
-        f"strong = torch.empty({programs}, dtype=torch.float32, device=device)",
-        "for again in (False, True):  # as if all gates were mild; then the programs that met others, once more",
-        *_indented([f"{text['function']}[strong.shape](", *start]),
     ]
 
 

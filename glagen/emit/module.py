@@ -129,6 +129,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "chunk": schedule.chunk,
         "helpers": _helpers(text),
         "kernels": kernels,
+        "guarded": any(k.judged for k in schedule.kernels),
         "tiles": [(k.name, k.tiles) for k in schedule.kernels],
         "launches": launches(program, {k["role"]: k for k in kernels}),
         "widest_fused": schedule.widest_fused,

@@ -7,7 +7,7 @@ import torch
 
 from glagen.regimes import Case, draw
 from glagen.verify import CUDA_CASES, verify
-from tests.numerics.helpers import SPECS, document_of, flattened, generated
+from tests.numerics.helpers import SPECS, document_of, flattened, generated, spec_text
 
 pytestmark = [
     pytest.mark.gpu,
@@ -148,3 +148,27 @@ def test_second_derivatives_are_refused():
     assert dq.isfinite().all()
     with pytest.raises(RuntimeError, match="double backward needs the PyTorch form"):
         torch.autograd.grad(o.sum(), [q], create_graph=True)
+
+
+def test_a_second_call_takes_other_addresses_and_lengths():
+    """What was compiled for aligned tensors is not launched for others, nor what was for T = 16 for T = 1 or 17."""
+    module = generated("gla")
+    case = Case(1, 40, 2, 32, 32)
+    given = arguments(document_of(spec_text("gla")), case)
+    for length in (16, 1, 17, 16, 33, 1):
+        aligned = {n: x[:, :length].clone() for n, x in given.items()}
+        odd = {n: torch.cat([x.new_zeros(1), x.flatten()])[1:].view_as(x) for n, x in aligned.items()}
+        assert all(x.data_ptr() % 16 for x in odd.values())
+        assert torch.equal(module.gla(**aligned)[0], module.gla(**odd)[0])
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_tensors_may_be_on_another_gpu_than_the_current():
+    module = generated("gla")
+    document = document_of(spec_text("gla"))
+    given = arguments(document, Case(2, 100, 2, 32, 48))
+    expected = results(document, module.gla, given)
+    moved = {n: x.to("cuda:1") for n, x in given.items()}
+    for _ in range(2):
+        found = results(document, module.gla, moved)
+        assert all(x.device.index == 1 and torch.equal(x.cpu(), y.cpu()) for x, y in zip(found, expected, strict=True))

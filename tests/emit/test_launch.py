@@ -1,0 +1,121 @@
+"""How kernels are launched: Triton compiles for each kind of arguments once, and what it compiled is launched since."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+from tests.numerics.helpers import generated
+
+pytest.importorskip("triton")
+DEVICE = torch.device("cuda", 1)
+NUMBERS = torch.zeros(64)
+
+
+class Kernel:
+    """In place of a kernel of Triton's; tells what is launched, and for what it was compiled."""
+
+    arg_names = ("x", "scale", "n", "K", "STRONG")
+
+    def __init__(self) -> None:
+        self.fn, self.compiled, self.launched = object(), [], []
+
+    def __getitem__(self, grid):
+        def first(*arguments, **constants):
+            self.compiled.append((grid, arguments, constants))
+            return Compiled(self, len(self.compiled) - 1)
+
+        return first
+
+
+class Compiled:
+    def __init__(self, kernel: Kernel, number: int) -> None:
+        self.kernel, self.number = kernel, number
+
+    def __getitem__(self, grid):
+        return lambda *arguments: self.kernel.launched.append((self.number, grid, arguments))
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A module on a machine whose second GPU is the current one."""
+    module = generated("gla")
+    monkeypatch.setattr(module, "_INTERPRETED", False)
+    monkeypatch.setattr(module, "_IS_KNOWN", True)
+    monkeypatch.setattr(module, "_building", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    return module
+
+
+def test_the_second_launch_asks_triton_nothing(module):
+    kernel = Kernel()
+    for programs in (5, 7):
+        module._launch(
+            kernel, programs, DEVICE, NUMBERS, 0.5, 48, K=64, num_warps=4, passes=({"STRONG": False}, {"STRONG": True})
+        )
+    both = [{"STRONG": strong, "K": 64, "num_warps": 4} for strong in (False, True)]
+    assert kernel.compiled == [((5,), (NUMBERS, 0.5, 48), constants) for constants in both]
+    assert kernel.launched == [(n, (7, 1, 1), (NUMBERS, 0.5, 48, 64, strong)) for n, strong in enumerate((False, True))]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (NUMBERS[1:], 0.5, 48, 64),
+        (NUMBERS.double(), 0.5, 48, 64),
+        (None, 0.5, 48, 64),
+        (NUMBERS, 0.5, 49, 64),
+        (NUMBERS, 0.5, 1, 64),
+        (NUMBERS, 0.5, 2**31, 64),
+        (NUMBERS, 0.5, 48, 65),
+    ],
+    ids=["address", "type", "none", "divisibility", "one", "wide", "constant"],
+)
+def test_what_triton_specializes_on_is_compiled_for(module, other):
+    kernel = Kernel()
+    for x, scale, n, K in ((NUMBERS, 0.5, 48, 64), other):
+        module._launch(kernel, 1, DEVICE, x, scale, n, K=K, passes=({"STRONG": False},))
+    assert len(kernel.compiled) == 2 and not kernel.launched
+
+
+@pytest.mark.parametrize("alike", [(NUMBERS[16:], 0.5, 48), (NUMBERS, 0.25, 48), (NUMBERS, 0.5, 64)])
+def test_what_it_does_not_is_not(module, alike):
+    kernel = Kernel()
+    for arguments in ((NUMBERS, 0.5, 48), alike):
+        module._launch(kernel, 1, DEVICE, *arguments, K=64, passes=({"STRONG": False},))
+    assert len(kernel.compiled) == 1 and kernel.launched == [(0, (1, 1, 1), (*alike, 64, False))]
+
+
+@pytest.mark.parametrize("unknown", ["_IS_KNOWN", "device"])
+def test_without_a_known_triton_or_a_gpu_triton_launches(module, unknown, monkeypatch):
+    if unknown == "_IS_KNOWN":
+        monkeypatch.setattr(module, unknown, False)
+    kernel = Kernel()
+    for _ in range(2):
+        device = torch.device("cpu") if unknown == "device" else DEVICE
+        module._launch(kernel, 1, device, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
+    assert len(kernel.compiled) == 2 and not kernel.launched
+
+
+def test_a_launch_goes_to_the_device_of_its_tensors(module, monkeypatch):
+    current = [0]
+
+    @contextlib.contextmanager
+    def switched(device):
+        current.append(device.index)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[-1])
+    monkeypatch.setattr(torch.cuda, "device", switched)
+    where = []
+
+    class Place(Kernel):
+        def __getitem__(self, grid):
+            where.append(current[-1])
+            return super().__getitem__(grid)
+
+    module._launch(Place(), 1, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
+    assert where == [1] and current == [0]
