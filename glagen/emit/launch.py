@@ -15,11 +15,11 @@ PACKED = "cu_seqlens"
 
 
 def launches(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    """The module's functions that run on Triton."""
-    return ["\n".join(f) for f in (_states(program, kernels), _forward(program, kernels), _backward(program, kernels))]
+    """The module's functions that run the forward and the backward on Triton."""
+    return ["\n".join(_forward(program, kernels)), "\n".join(_backward(program, kernels))]
 
 
-def _launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | None = None) -> list[str]:
+def launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | None = None) -> list[str]:
     """Configure and start one kernel; its outputs are local variables (`renamed`, where not of the same name)."""
     kernel: Kernel = text["kernel"]
     renamed = renamed or {}
@@ -69,7 +69,7 @@ def _common_group(program: ChunkProgram, kernel: Kernel) -> str:
     return f"math.lcm({', '.join(counts)})" if counts else "1"
 
 
-def _head(program: ChunkProgram) -> list[str]:
+def head(program: ChunkProgram) -> list[str]:
     x = identifier(lead(program.recurrence).name)
     return [
         f"    {LAYOUT} = {sizes_call(program.recurrence)}",
@@ -78,31 +78,16 @@ def _head(program: ChunkProgram) -> list[str]:
     ]
 
 
-def _indented(lines: list[str], by: int = 1) -> list[str]:
+def indented(lines: list[str], by: int = 1) -> list[str]:
     return ["    " * by + line for line in lines]
 
 
-def _new(name: str, *extents: str, dtype: str = "torch.float32") -> str:
+def new(name: str, *extents: str, dtype: str = "torch.float32") -> str:
     return f"{name} = torch.empty({', '.join(extents)}, dtype={dtype}, device=device)"
 
 
-def _chunk_states(name: str, heads: str) -> str:
-    return _new(identifier(name), "slots", heads, "K", "V", dtype="_kept_type(dtype)")
-
-
-def _states(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    names = ", ".join(identifier(s.name) for s in program.states)
-    initials = [f"{s.name}_initial" for s in program.states]
-    finals = [f"{s.name}_final" for s in program.states]
-    signature = [*arguments(program), *initials, PACKED, "packing", *(f"{f}=None" for f in finals)]
-    return [
-        f"def _states_triton({', '.join(signature)}):",
-        '    """The states that enter each chunk; the final ones go where they are wanted."""',
-        *_head(program),
-        *_indented([_chunk_states(s.name, "H") for s in program.states]),
-        *_indented(_launch(program, kernels["states"])),
-        f"    return ({names},)",
-    ]
+def chunk_states(name: str, heads: str) -> str:
+    return new(identifier(name), "slots", heads, "K", "V", dtype="_kept_type(dtype)")
 
 
 def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
@@ -117,20 +102,20 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         f"def _forward_triton({', '.join([*arguments(program), *initials, PACKED, 'fused'])}):",
         '    """Outputs, final states, and the states that enter each chunk (empty where they stay on chip)."""',
         f"    packing = _packing({PACKED}, *{identifier(lead(program.recurrence).name)}.shape[:2])",
-        *_head(program),
-        *_indented(
+        *head(program),
+        *indented(
             [
                 f"{identifier(o.name)} = _new({PACKED}, (B, T, M, {EXTENT[o.indices[-1]]}), {wide}, device)"
                 for o in program.outputs
             ]
         ),
-        *_indented([_new(f, "N", "H", "K", "V") for f in finals]),
-        *_indented(_sums(program, kernels, "sums")),
+        *indented([new(f, "N", "H", "K", "V") for f in finals]),
+        *indented(_sums(program, kernels, "sums")),
         "    if fused:",
-        *_indented(_launch(program, kernels["fused"]), 2),
+        *indented(launch(program, kernels["fused"]), 2),
         f"        return {results}, {none}",
         f"    ({names},) = _states_triton({', '.join([*arguments(program), *initials, PACKED, 'packing', *finals])})",
-        *_indented(_launch(program, kernels["outputs"])),
+        *indented(launch(program, kernels["outputs"])),
         f"    return {results}, {names}",
     ]
 
@@ -144,7 +129,7 @@ def _sums(program: ChunkProgram, kernels: dict[str, KernelText], prefix: str) ->
                 f"{identifier(s.target)} = _new({PACKED}, (B, T, M), torch.float32, device)"
                 for s in text["kernel"].stores
             ]
-            lines += _launch(program, text)
+            lines += launch(program, text)
     return lines
 
 
@@ -161,16 +146,16 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
         "",
         '    Chunk states that are empty are made again."""',
         f"    packing = _packing({PACKED}, *{identifier(lead(program.recurrence).name)}.shape[:2])",
-        *_head(program),
+        *head(program),
         f"    if not {names[0]}.numel():",
         f"        ({', '.join(names)},) = _states_triton({again})",
     ]
-    lines += _indented(_sums(program, kernels, "backward_sums"))
+    lines += indented(_sums(program, kernels, "backward_sums"))
     count = len(program.gradients)
-    for n, s in enumerate(program.states, count):
-        lines.append("    " + _chunk_states(s.adjoint_end, "M"))
-        lines.append("    " + _new(f"{s.adjoint}_initial", "N", "M", "K", "V") + f" if needs[{n}] else None")
-    lines += _indented(_launch(program, kernels["adjoint_states"]))
+    (state,) = program.states
+    more = [*walk_back_arguments(program, kernels["adjoint_states"]), f"{state.adjoint_end}_final", f"needs[{count}]"]
+    given = ", ".join([*arguments(program), PACKED, "packing", *more])
+    lines.append(f"    {identifier(state.adjoint_end)}, {state.adjoint}_initial = _adjoint_states_triton({given})")
     order = {f"d{g.name}": n for n, g in enumerate(program.gradients)}
     sums: dict[str, list[str]] = {}
     for role in ("key_gradients", "value_gradients"):
@@ -189,9 +174,9 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
             allocations.append(f"{buffer} = {allocated} if needs[{order[target]}] else None")
             sums.setdefault(target, []).append(total)
         wanted = " or ".join(f"needs[{n}]" for n in sorted(order[target] for target in renamed))
-        lines += _indented(allocations)
+        lines += indented(allocations)
         lines.append(f"    if {wanted}:")
-        lines += _indented(_launch(program, text, renamed), 2)
+        lines += indented(launch(program, text, renamed), 2)
     lines.append("    return (")
     for g in program.gradients:
         parts = sums.get(f"d{g.name}", [])
@@ -202,6 +187,14 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
         lines.append(f"        _over_heads({s.adjoint}_initial, 1, H) if needs[{n}] else None,")
     lines.append("    )")
     return lines
+
+
+def walk_back_arguments(program: ChunkProgram, text: KernelText) -> list[str]:
+    """What the walk back takes beside the op's arguments: cotangents, and sums that its kernel loads."""
+    (state,) = program.states
+    known = {*arguments(program), state.adjoint_end, f"{state.adjoint_end}_final", f"{state.adjoint}_initial"}
+    names = [identifier(item["tensor"].name) for item in text["tensors"]]
+    return [name for name in names if name not in known]
 
 
 def _buffer(

@@ -16,6 +16,7 @@ from glagen.emit.pointwise import HELPER_NEEDS, TRITON_HELPERS
 from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.step import step
 from glagen.emit.triton import ROW_MASKS, KernelPrinter
+from glagen.emit.walks import walks
 from glagen.emit.words import identifier
 from glagen.files import packaged
 from glagen.ir.chunk import ChunkProgram
@@ -120,6 +121,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
     kernels = [_kernel(schedule, k) for k in schedule.kernels]
     text = "\n".join(line for k in kernels for line in k["body"])
     twin = _twin(schedule)
+    roles = {k["role"]: k for k in kernels}
     context: dict[str, Any] = {
         "name": rec.name,
         "op": rec.part_of or rec.name,  # what messages call it
@@ -131,7 +133,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "kernels": kernels,
         "guarded": any(k.judged for k in schedule.kernels),
         "tiles": [(k.name, k.tiles) for k in schedule.kernels],
-        "launches": launches(program, {k["role"]: k for k in kernels}),
+        "launches": [*walks(program, roles), *launches(program, roles)],
         "widest_fused": schedule.widest_fused,
         "exact_states": schedule.exact_states,
     }

@@ -11,12 +11,12 @@ WORDS = frozenset(
     same same_T alike between between_T between_before between_before_T inside leaf leaf_T leaf_before leaf_before_T
     level strip offset span span_T span_before span_before_T shift shift_T on_offset on_offset_T block_i block_j
     blocks_i blocks_j M sequence start length first left line slot slots first_slot place packing member group GROUP
-    READS needs kept wide strong again STRONG x y given sizes starts finals rest packed parts part end ends zeros
+    READS needs kept wide strong STRONG x y given sizes starts finals rest packed parts part end ends zeros
     total axis axes steps adjoint gradient inplace of_state next_state followed inputs output numbers run out
     contextlib enumerate RuntimeError ValueError TypeError CHUNK BLOCK_K BLOCK_V DOT WIDE PRECISION TERMS FLOOR TILES
     BFLOAT16 config device dtype carried ctx args states fused state last outputs results tensors gradients needed
     cotangents named reversed dict any all isinstance initial_state final_state output_final_state cu_seqlens range
-    float int max min sum abs len tuple list zip map print
+    float int max min sum abs len tuple list zip map print pieces wanted entering log_K log_V log_scalar PIECE
     """.split()  # noqa: SIM905 (a list of words reads better than a hundred strings)
 )
 

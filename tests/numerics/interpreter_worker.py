@@ -1,8 +1,8 @@
 """Verifies kernels in Triton's interpreter: python -m tests.numerics.interpreter_worker NAME
 
 NAME is a spec, whose committed module is taken, or `random`: specs as tests/strategies.py makes them, or `local_sums`,
-its LOCAL_SUMS, or `guarded`, a spec with that cover. In a process of its own, with TRITON_INTERPRET=1 from the start:
-Triton reads it when it is imported.
+its LOCAL_SUMS, or `guarded`, a spec with that cover, or `pieces`, some specs with sequences in pieces. In a process of
+its own, with TRITON_INTERPRET=1 from the start: Triton reads it when it is imported.
 Prints a report as JSON; exits 1 if a comparison fails.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 
@@ -27,6 +28,9 @@ from tests.numerics.helpers import CPU, compiled, document_of, flattened, genera
 
 FP32 = replace(PRECISIONS["fp32"], budget=1e-4)  # parameters' gradients are sums that cancel: see test_properties.py
 CASES = (Case(1, 80, 1, 20, 36), Case(1, 1, 2, 16, 16, state=False), Case(2, 65, 1, 32, 5))
+
+
+PIECES = ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_attn", "gsa")
 
 
 def main(name: str) -> int:
@@ -55,6 +59,10 @@ def main(name: str) -> int:
         )
         print(json.dumps({"rows": report.to_dict()["rows"]}))
         return 0 if report.ok else 1
+    if name == "pieces":
+        rows = [row for spec in PIECES for row in in_pieces(spec)]
+        print(json.dumps({"rows": rows}))
+        return 0 if all(row["ok"] for row in rows) else 1
     if name == "random":
         test_the_kernels_are_the_recurrence()
         return 0
@@ -73,6 +81,34 @@ def main(name: str) -> int:
     check_inplace(document, module)
     print(json.dumps({"calls": calls, "rows": rows}))
     return 0 if all(row["ok"] for row in rows) and calls and all(calls.values()) else 1
+
+
+def in_pieces(name: str) -> list[dict]:
+    """The rows of a spec whose sequences are walked along in pieces of one chunk, as on a GPU that has room."""
+    module = generated(name)
+    cut: dict[str, set[int]] = {n: set() for n in vars(module) if n.startswith("_pieces")}
+
+    def watched(function: str, original: Callable) -> Callable:
+        def pieces(*arguments):
+            found = original(*arguments)
+            cut[function].add(found)
+            return found
+
+        return pieces
+
+    for function in cut:  # one a state
+        setattr(module, function, watched(function, getattr(module, function)))
+    module.PIECE, module._multiprocessors = 1, lambda: 1000
+    report = verify(
+        document_of(spec_text(name)),
+        module,
+        cases=[Case(2, 2 * module.CHUNK, 2, 5, 6)],
+        precisions=["fp32"],
+        regimes=["reset"],
+        modes=["saved"],
+    )
+    assert cut and all(found == {1, 2} for found in cut.values()), f"{name}: no sequence was cut"
+    return [{"spec": name, **row} for row in report.to_dict()["rows"]]
 
 
 def check_inplace(document: Document, module: ModuleType) -> None:

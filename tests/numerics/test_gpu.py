@@ -172,3 +172,14 @@ def test_tensors_may_be_on_another_gpu_than_the_current():
     for _ in range(2):
         found = results(document, module.gla, moved)
         assert all(x.device.index == 1 and torch.equal(x.cpu(), y.cpu()) for x, y in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
+def test_sequences_in_pieces(path):
+    """Walked along in pieces of one chunk, as if there were room on the GPU for all of them."""
+    document, module = document_of(path.read_text()), generated(path.stem)
+    module.PIECE, module._multiprocessors = 1, lambda: 10**6
+    case = Case(2, 512, 2, 64, 64)
+    report = verify(document, module, "cuda", cases=[case], precisions=["bf16", "fp32"], regimes=["mild", "reset"],
+                    modes=["saved"], invariants=False)  # fmt: skip
+    assert not [f"{row}" for row in report.failures]

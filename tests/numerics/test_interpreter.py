@@ -40,6 +40,11 @@ def test_a_guarded_cover():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_sequences_in_pieces():
+    result = _worker("pieces")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def _worker(name: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "tests.numerics.interpreter_worker", name],
