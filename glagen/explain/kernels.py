@@ -44,9 +44,11 @@ def kernels(schedule: Schedule) -> Section:
 def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
     reads, writes = _traffic(schedule, kernel)
     again = "twice: without the blocks that only strong gates need; then, with them, those programs that met such gates"
+    pieces = "once; on long sequences of few heads twice, in pieces: from zero, then from what enters each piece"
+    runs = again if kernel.judged else pieces if kernel.direction and not kernel.whole else ""
     return [
         ("programs", (_grid(kernel),)),
-        *([("runs", (again,))] if kernel.judged else []),
+        *([("runs", (runs,))] if runs else []),
         ("reads", ("; ".join(reads) or "nothing",)),
         ("writes", ("; ".join(writes) or "nothing",)),
         ("keeps on chip", (_on_chip(kernel),)),

@@ -314,6 +314,24 @@ def test_debug_mode_says_which_number_is_wrong(debug):
         ]
 
 
+def test_arguments_that_agreed_once_are_still_told_from_others():
+    module = load("gla")
+    x, g = torch.randn(1, 5, 2, 4), torch.zeros(1, 5, 2, 4)
+    for _ in range(2):
+        module.gla(x, x, x, g)
+        with pytest.raises(ValueError, match="`g` has shape"):
+            module.gla(x, x, x, g[..., :3])
+        with pytest.raises(TypeError, match=r"`v` is torch\.float64"):
+            module.gla(x, x, x.double(), g)
+        with pytest.raises(TypeError, match="`k` is a list"):
+            module.gla(x, [x], x, g)
+        with pytest.raises(ValueError, match="initial_state"):
+            module.gla(x, x, x, g, initial_state=x)
+    for n in range(1001):
+        module._check({"q": x, "k": x, "v": x[..., :1].expand(1, 5, 2, n + 1), "g": g}, module._LAYOUT, {}, None)
+    assert 0 < len(module._agreed) <= 1000
+
+
 def test_kernels_without_wgmma_leave_the_environment_as_it_was(monkeypatch):
     """Whoever compiles: two modules in many threads, one within the other, and after an error."""
     pytest.importorskip("triton")

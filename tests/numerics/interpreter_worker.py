@@ -98,7 +98,7 @@ def in_pieces(name: str) -> list[dict]:
 
     for function in cut:  # one a state
         setattr(module, function, watched(function, getattr(module, function)))
-    module.PIECE, module._multiprocessors = 1, lambda: 1000
+    module.LONG, module.PIECE, module._multiprocessors = 1, 1, lambda: 1000
     report = verify(
         document_of(spec_text(name)),
         module,
