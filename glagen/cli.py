@@ -139,7 +139,7 @@ def explain(spec: Path, form: str, cover: str) -> None:
 @click.option(
     "--jobs",
     type=click.IntRange(1),
-    help="Processes; for a GPU, where building kernels takes longest, as many as processors.",
+    help="Processes; for a GPU, where building kernels takes longest, as many as processors, up to 16.",
 )
 @COVER
 def check(
@@ -156,15 +156,19 @@ def check(
     options = Options(cover=cover)
 
     with workers(jobs or default_jobs(place)) as start:
+
+        def begin(path: Path) -> Any:
+            return start(read(path), options, place, regimes or REGIMES)
+
         begun = {}
-        for path in dict.fromkeys(specs):
+        for path in specs:
             with suppress(SpecError, OSError):  # told in its turn
-                begun[path] = start(read(path), options, place, regimes or REGIMES)
+                begun[path] = begin(path)
 
         def work(path: Path) -> bool:
-            read(path)
+            finish = begun.get(path) or begin(path)
             with _progress(as_json) as say:
-                report = begun[path](say)
+                report = finish(say)
             if as_json:
                 click.echo(json.dumps(report.to_dict()))
             else:

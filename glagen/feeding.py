@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glagen.ir.document import Document, Equation
-from glagen.ir.expr import Apply, Expr, Ref, Sum, apply, number, ref, refs, rewrite, walk
+from glagen.ir.expr import Apply, Expr, Number, Ref, Sum, apply, free_axes, number, ref, refs, rewrite, walk
 
-POLES = ("div", "pow", "log", "sqrt")
+FINE = {"t", "j"}  # axes that a sum may have left
 
 
 def gate_factors(document: Document) -> tuple[Expr, ...]:
@@ -55,8 +55,8 @@ def cancellation(document: Document) -> Document | None:
         return rewrite(bodies[node.name], inline) if isinstance(node, Ref) and node.name in local else None
 
     nodes = [node for body in bodies.values() for node in walk(rewrite(body, inline))]
-    poles = [n.args[n.function == "div"] for n in nodes if isinstance(n, Apply) and n.function in POLES]
-    sums = [n for x in poles for n in walk(x) if isinstance(n, Sum) and any(r.name in states for r in refs(n))]
+    below = [n for pole in map(_pole, nodes) if pole is not None for n in walk(pole)]
+    sums = [n for n in below if isinstance(n, Sum) and any(r.name in states for r in refs(n)) and free_axes(n) <= FINE]
     left: list[Equation] = []
     for x in dict.fromkeys(sums):
         share = apply("div", apply("mul", x, x), Sum(x.axis, apply("mul", x.body, x.body)))
@@ -71,6 +71,19 @@ def cancellation(document: Document) -> Document | None:
         states=tuple(s for s in document.states if s.name in needed),
         equations=(*(e for e in document.equations if e.target.name in needed), *left),
     )
+
+
+def _pole(expr: Expr) -> Expr | None:
+    """What must not be zero for an expression to be smooth, if anything."""
+    match expr:
+        case Apply(function="div", args=(_, y)):
+            return y
+        case Apply(function="pow", args=(x, Number(value=p))) if p.denominator > 1 or p < 0:
+            return x
+        case Apply(function="log" | "sqrt", args=(x,)):
+            return x
+        case _:
+            return None
 
 
 def _factors(expr: Expr, state: str) -> list[Expr]:

@@ -13,10 +13,12 @@ from typing import cast
 
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given, settings
 from rich.console import Console
 
 from glagen import jobs, regimes
+from glagen.cli import main
 from glagen.errors import Source
 from glagen.feeding import gate_factors
 from glagen.ir.schedule import Options
@@ -372,3 +374,19 @@ def test_the_table_keeps_its_numbers():
     console.print(Report("mlstm", "cuda", (row,)).table())
     text = console.file.getvalue()
     assert "…" not in text and "1.2e-3" in text and "ok" in text
+
+
+def test_the_command_tells_of_every_spec(tmp_path):
+    """Of good ones a table, of bad ones a diagnostic, each in its turn; bad ones decide the exit code."""
+    texts = {"good": GLA, "bad": GLA.replace("exp(g[t,i])", "exp(g[t,j])"), "unproved": GLA, "second": GLA}
+    paths = {name: tmp_path / f"{name}.yaml" for name in texts}
+    for name, text in texts.items():
+        paths[name].write_text(text)
+    missing = tmp_path / "missing.yaml"
+    given = [str(p) for p in (paths["bad"], paths["good"], missing, paths["second"])]
+    for count in ("1", "2"):
+        run = CliRunner().invoke(main, ["check", *given, "--device", "cpu", "--regime", "mild", "--jobs", count])
+        assert run.exit_code == 2 and run.stdout.count("comparisons with the float64 recurrence") == 2
+        assert str(paths["bad"]) in run.stderr and str(missing) in run.stderr
+    run = CliRunner().invoke(main, ["check", str(paths["unproved"]), "--device", "cpu", "--cover", "anchored"])
+    assert run.exit_code == 2 and "has no stability certificate" in run.stderr
