@@ -47,7 +47,7 @@ LARGEST = 1e4  # for a logit: as good as infinite, and within float16
 SMALLEST = 2.0**-14
 OPEN = -(2.0**-7)
 FIRST = 4
-LEFT = 0.25
+LEFT = 0.5
 ATTEMPTS = 16
 CLOSED = 250.0  # as good as infinite for a log gate that is computed: its exponential is 0 in float32
 

@@ -16,6 +16,7 @@ from glagen.ir.expr import Apply, Expr, Number, Ref, free_axes, refs, walk
 from glagen.ir.interval import Interval
 from glagen.ir.recurrence import SIDES, Gate
 
+NEAR_ZERO = 1 / 16  # a gate that may be less divides its gradient by less: four bits are lost
 MAX_WORK = 64  # terms times degree: factoring takes time without bound, and at this size less than a second
 
 # What a declaration may promise so that a gate decays, in the order in which it is suggested.
@@ -124,7 +125,9 @@ class _Decay:
     def gate(self, side: str, log: Expr) -> Gate:
         log = algebra.stable(log)
         axes = free_axes(log)
-        return Gate(side, log, tuple(axis for axis in AXES if axis in axes), interval_of(log, self.domains))
+        inside = [node.args[0] for node in walk(log) if isinstance(node, Apply) and node.function == "log"]
+        steep = any(interval_of(x, self.domains).low < NEAR_ZERO for x in inside)
+        return Gate(side, log, tuple(axis for axis in AXES if axis in axes), interval_of(log, self.domains), steep)
 
     def mixed(self, term: Expr) -> None:
         both = next((ref for ref in refs(term) if self.side(ref) is None), term)

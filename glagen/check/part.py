@@ -68,7 +68,7 @@ def _inside(read: Read) -> str:
 
 def _called(state: State, called: Mapping[str, str]) -> State:
     """A state with its axes called otherwise."""
-    gates = tuple(Gate(g.side, with_axes(g.log, called), _axes(g.axes, called), g.domain) for g in state.gates)
+    gates = tuple(Gate(g.side, with_axes(g.log, called), _axes(g.axes, called), g.domain, g.steep) for g in state.gates)
     writes = tuple(Write(with_axes(w.key, called), with_axes(w.value, called)) for w in state.writes)
     return State(state.name, gates, writes)
 

@@ -139,7 +139,8 @@ def _folded(gates: tuple[Gate, ...]) -> tuple[Gate, ...]:
     if host is None or scalar is None:
         return gates
     low, high = host.domain.low + scalar.domain.low, host.domain.high + scalar.domain.high
-    joined = replace(host, log=apply("add", host.log, scalar.log), domain=Interval(low, high))
+    log, steep = apply("add", host.log, scalar.log), host.steep or scalar.steep
+    joined = replace(host, log=log, domain=Interval(low, high), steep=steep)
     return tuple(joined if gate is host else gate for gate in gates if gate is not scalar)
 
 
@@ -148,7 +149,7 @@ def _gate(fwd: _Forward, gate: Gate, suffix: str) -> GateInfo:
     axes = SIDE_AXES[gate.side]
     base = {"K": "gate_k", "V": "gate_v", "scalar": "gate"}[gate.side] + suffix
     value = fwd.map(base, ("t", *axes), apply("clamp", gate.log))
-    info = GateInfo(value.name, axes, gate.domain)
+    info = GateInfo(value.name, axes, gate.domain, gate.steep)
     fwd.gates.append(info)
     return info
 

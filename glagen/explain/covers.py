@@ -19,7 +19,7 @@ from glagen.explain.outline import (
 from glagen.ir.chunk import Carry, Contract, Decay, GateInfo, Point, Statement
 from glagen.ir.kernel import Blocks
 from glagen.ir.schedule import Growth, Schedule
-from glagen.schedule.covers import GROWTH_LIMIT
+from glagen.schedule.covers import guard_limit
 
 PICTURE = 16  # most rows of a picture
 Part = tuple[str, int]  # kind and leaf of ir.kernel.Blocks
@@ -94,9 +94,10 @@ def _part(kind: str, leaf: int, chunk: int, gate: GateInfo) -> Inline:
                 f"step before its first. {below}",
             )
         case "guard":
+            limit = guard_limit(gate.steep)
             return (
                 "`guard`: the whole chunk, with $r$ the step before its first. The factor of row $s$ is then a growth. "
-                f"It is used in those rows $t$ in which the gates since $r$ come to -{GROWTH_LIMIT:g} at least, in "
+                f"It is used in those rows $t$ in which the gates since $r$ come to -{limit:g} at least, in "
                 "every channel; gates are at most 0, so the exponents of all rows $s <= t$ are within that too. Which "
                 "blocks a row takes depends on nothing after it. The rows that are left are covered by what follows.",
             )

@@ -126,11 +126,13 @@ Statement = Map | Contract | Carry | GateGradient
 
 @dataclass(frozen=True, slots=True)
 class GateInfo:
-    """A log gate as the program sees it: its value's name, its feature axes, its declared or inferred range."""
+    """A log gate as the program sees it: its value's name, its feature axes, its declared or inferred range, and
+    whether its gradient may be divided by the gate."""
 
     name: str
     axes: tuple[str, ...]
     domain: Interval
+    steep: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,15 @@ class Gate:
     """The sum of all log gates on one side: natural log, at most 0 everywhere in `domain`.
 
     `log` refers to inputs only, in a stable form (logsigmoid(x), not log(sigmoid(x))). `axes` are those it truly
-    has: ("t", "i"), ("i",) for a learned constant per channel, ("t",), or () for one number per head.
+    has: ("t", "i"), ("i",) for a learned constant per channel, ("t",), or () for one number per head. `steep`: it is
+    the logarithm of a number that may come near 0, by which its gradient is divided then.
     """
 
     side: str  # one of SIDES
     log: Expr
     axes: tuple[str, ...]
     domain: Interval
+    steep: bool = False
 
 
 @dataclass(frozen=True, slots=True)

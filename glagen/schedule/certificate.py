@@ -52,11 +52,11 @@ def _covered(program: ChunkProgram, decay: Decay, cover: Cover) -> list[Growth]:
                 forward = f"{cover.name}: forward from the anchor: at most 1"
                 entries.append(Growth(str(decay), f"(r, {decay.upper}]", 0.0, forward))
                 reason = (
-                    f"{cover.name}: growth in rows whose gates since the anchor come to -{GROWTH_LIMIT:g} at least, in "
-                    f"each channel, and cut off there in all others, which do not use it; exp({GROWTH_LIMIT:g}) times "
+                    f"{cover.name}: growth in rows whose gates since the anchor come to -{cover.limit:g} at least, in "
+                    f"each channel, and cut off there in all others, which do not use it; exp({cover.limit:g}) times "
                     f"operands up to 1e12 stays below 3.4e38; never held in float16"
                 )
-                entries.append(Growth(f"1/{decay}", f"(r, {decay.lower}]", GROWTH_LIMIT, reason))
+                entries.append(Growth(f"1/{decay}", f"(r, {decay.lower}]", cover.limit, reason))
             case "leaf":
                 worst = leaf * -gate.domain.low
                 if not worst <= GROWTH_LIMIT:

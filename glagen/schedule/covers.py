@@ -12,6 +12,9 @@ from glagen.ir.interval import Interval
 # How far a growth factor 1/Decay may reach in nats: exp(60) times an operand of up to 1e12 is still finite in
 # bfloat16, TF32 and float32 (largest 3.4e38 = exp(88.7)).
 GROWTH_LIMIT = 60.0
+# The same for a steep gate, one that is given itself and not as its logarithm. Guarded rows give its gradient as a
+# difference of sums, with the absolute error of their terms; divided by a gate near 0 that grows, exp(2.75) times here.
+STEEP_LIMIT = 2.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +23,20 @@ class Cover:
 
     name: str
     parts: tuple[tuple[str, int], ...]
+    limit: float = GROWTH_LIMIT  # of the growth in guarded rows
 
     @property
     def text(self) -> str:
         return f"{self.name} ({', '.join(f'{kind} {leaf}' for kind, leaf in self.parts)})"
 
 
-def choose_cover(domain: Interval, chunk: int, subchunk: int | None, wanted: str = "auto") -> Cover | None:
+def choose_cover(
+    domain: Interval, chunk: int, subchunk: int | None, wanted: str = "auto", steep: bool = False
+) -> Cover | None:
     """The cover for a vector gate with this range of log values per step; None where `wanted` cannot be proved.
 
-    guarded: anchored for the rows in which the gates since the chunk's start come to GROWTH_LIMIT at most, which is
-    found out row by row; bisection for all others, if there are any.
+    guarded: anchored for the rows in which the gates since the chunk's start come to GROWTH_LIMIT at most (STEEP_LIMIT
+    if `steep`), which is found out row by row; bisection for all others, if there are any.
 
     auto: anchored where the declared bound allows it; else the paper's sub-chunks if the spec asks for a size; else
     guarded. bisect: bisection alone, with anchored leaves as large as the bound allows.
@@ -39,7 +45,7 @@ def choose_cover(domain: Interval, chunk: int, subchunk: int | None, wanted: str
     if wanted == "anchored" or (wanted == "auto" and leaf >= chunk):
         return Cover("anchored", (("leaf", chunk),)) if leaf >= chunk else None
     if wanted == "guarded" or (wanted == "auto" and subchunk is None):
-        return Cover("guarded", (("guard", chunk), ("bisect", 1)))
+        return Cover("guarded", (("guard", chunk), ("bisect", 1)), guard_limit(steep))
     if wanted in ("subchunk", "auto"):
         size = min(subchunk or 16, chunk)
         strips = (("strips", size),) if size < chunk else ()
@@ -47,6 +53,11 @@ def choose_cover(domain: Interval, chunk: int, subchunk: int | None, wanted: str
         return Cover("subchunk", (*strips, *diagonal))
     tail = (("leaf", leaf),) if leaf > 1 else ()
     return Cover("bisect", (("bisect", leaf), *tail))
+
+
+def guard_limit(steep: bool) -> float:
+    """How far the gates of a guarded row may come to, in nats."""
+    return STEEP_LIMIT if steep else GROWTH_LIMIT
 
 
 def anchored_rows(domain: Interval, chunk: int) -> int:

@@ -60,7 +60,7 @@ def _covers(program: ChunkProgram, chunk: int, options: Options) -> dict[str, Co
     for gate in program.gates:
         if not gate.axes:
             continue
-        cover = choose_cover(gate.domain, chunk, program.recurrence.subchunk, options.cover)
+        cover = choose_cover(gate.domain, chunk, program.recurrence.subchunk, options.cover, gate.steep)
         if cover is None:
             raise UnprovableError(
                 f"cover `{options.cover}` has no stability certificate: a log gate in {gate.domain} over {chunk} steps",

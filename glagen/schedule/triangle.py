@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from glagen.ir.chunk import Contract, Decay, Operand
 from glagen.ir.expr import Expr, Ref, apply, number
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, RowSum
-from glagen.schedule.covers import GROWTH_LIMIT
 from glagen.schedule.tile import Crossed, Workspace, axes_of, keep, natural, paths_from_start, tile, times
 
 ANCHORED = ("leaf", "guard")  # kinds of blocks with a growth
@@ -22,7 +23,7 @@ def ends(work: Workspace, decay: Decay, kind: str) -> tuple[list[BlockLine], Ref
     exp_log = apply("exp", tile(log, *axes))
     lines: list[BlockLine]
     if kind == "guard":
-        bound = apply("min", apply("neg", tile(since(decay), *axes)), number(int(GROWTH_LIMIT)))
+        bound = apply("min", apply("neg", tile(since(decay), *axes)), number(Fraction(work.covers[decay.gate].limit)))
         lines = [
             Assign(up, axes, apply("exp", tile(since(decay, before), *axes))),
             Assign(low, axes, apply("exp", bound)),
@@ -220,7 +221,9 @@ def judge_rows(work: Workspace, decay: Decay) -> None:
             work.known[name] = name
             work.emit(RowSum(name, axes, gate, select))
     work.known[strong(decay)] = strong(decay)
-    beyond = apply("positive", apply("sub", number(-int(GROWTH_LIMIT)), tile(since(decay, before), *axes)))
+    beyond = apply(
+        "positive", apply("sub", number(-Fraction(work.covers[decay.gate].limit)), tile(since(decay, before), *axes))
+    )
     work.emit(Assign(strong(decay), ("t",), beyond, over=decay.axes, at_hand=True))
 
 

@@ -98,6 +98,24 @@ def test_specs(name: str, expected: list[tuple[str, str, str]]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("decay", "steep"),
+    [
+        ("exp(g[t,i])", False),
+        ("sigmoid(x[t,i])**(1/16)", False),
+        ("exp(-softplus(x[t,i]))", False),
+        ("a[t,i]", True),
+        ("sqrt(a[t,i]) * exp(g[t,i])", True),
+        ("(0.5 + 0.5 * a[t,i])", False),
+        ("b[t,j]", True),
+        ("(1 - b[t,j])", False),
+    ],
+)
+def test_gates_whose_gradients_are_divided_by_them_are_steep(decay: str, steep: bool) -> None:
+    recurrence = found(f"S[t,i,j] = {decay} * S[t-1,i,j] + k[t,i] * v[t,j]", OUTPUT)
+    assert [gate.steep for gate in recurrence.states[0].gates] == [steep]
+
+
+@pytest.mark.parametrize(
     ("decay", "expected"),
     [
         ("a[t,i]", [("K", "log(a[t,i])", "t,i")]),

@@ -111,6 +111,15 @@ def test_a_guarded_cover_holds_for_any_gates(name: str, device: str) -> None:
     assert report.ok, report.failures[:3]
 
 
+@pytest.mark.parametrize("axis", ["i", "j"])
+def test_gates_given_as_such_keep_their_gradients_digits(axis: str) -> None:
+    """A gradient that is divided by a gate near 0 must not be a difference of sums: in the default cover too."""
+    text = SPEC.format(axis=axis, low="-inf").replace('domain: "[-inf, 0]"', 'domain: "(0, 1]"').replace("exp(g", "(g")
+    for seed in range(3):
+        report = verify(document_of(text), compiled(text), cases=[CASE], precisions=["fp32"], seed=seed)
+        assert report.ok, report.failures[:3]
+
+
 @pytest.mark.parametrize("times", [("t-1", "t"), ("t", "t-1")])
 def test_a_guarded_cover_of_reads_before_and_after_the_write(times: tuple[str, str]) -> None:
     """Each kind of read has rows of its own that are too strong."""
