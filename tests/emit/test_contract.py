@@ -327,6 +327,10 @@ def test_arguments_that_agreed_once_are_still_told_from_others():
             module.gla(x, [x], x, g)
         with pytest.raises(ValueError, match="initial_state"):
             module.gla(x, x, x, g, initial_state=x)
+    step = (x[:, 0], x[:, 0], x[:, 0], g[:, 0])
+    module.gla_step(*step)
+    with pytest.raises(ValueError, match="`q` has shape"):
+        module.gla(*step)
     for n in range(1001):
         module._check({"q": x, "k": x, "v": x[..., :1].expand(1, 5, 2, n + 1), "g": g}, module._LAYOUT, {}, None)
     assert 0 < len(module._agreed) <= 1000
