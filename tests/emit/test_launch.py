@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ import torch
 from tests.numerics.helpers import generated
 
 pytest.importorskip("triton")
+from triton.runtime.errors import OutOfResources
+
 DEVICE = torch.device("cuda", 1)
 NUMBERS = torch.zeros(64)
 
@@ -119,3 +122,34 @@ def test_a_launch_goes_to_the_device_of_its_tensors(module, monkeypatch):
 
     module._launch(Place(), 1, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
     assert where == [1] and current == [0]
+
+
+class Big(Kernel):
+    """Needs more shared memory than there is."""
+
+    def __getitem__(self, grid):
+        def first(*arguments, **constants):
+            raise OutOfResources(300_000, 232_448, "shared memory")
+
+        return first
+
+
+def test_a_gpu_with_too_little_shared_memory_is_told_of(monkeypatch):
+    module = generated("gla")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    with pytest.raises(RuntimeError, match=r"gla: this GPU cannot hold a tile: .*shared memory.* Smaller TILES"):
+        module._launch(Big(), 1, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
+
+
+@pytest.mark.parametrize(
+    ("version", "old"), [("2.3.1", True), ("3.5.0", True), ("3.10.0", False), ("4.0.0+git1234", False)]
+)
+def test_a_triton_that_is_too_old_is_told_of(version, old, monkeypatch):
+    module = generated("gla")
+    monkeypatch.setattr(module.triton, "__version__", version)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    kernel = Kernel()
+    told = pytest.raises(RuntimeError, match=rf"Triton {re.escape(version)} is not supported, 3\.6 or newer is")
+    with told if old else contextlib.nullcontext():
+        module._launch(kernel, 1, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
+    assert bool(kernel.compiled) != old
