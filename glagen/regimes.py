@@ -20,24 +20,19 @@ written to it, in the first steps at least. A normaliser is such a state.
 
 What feeds a gate is read off the equation of the state: the factors of S[t-1]. Everything else is standard normal, or
 uniform in its domain. Every number lies on a grid that bf16 and fp16 both hold exactly, so one reference serves all.
-
-Where a spec divides by a sum over what is read of a state, queries are drawn until no such sum cancels: until it is at
-least LEFT of the root of the sum of its squared terms. The quotient of sums that have cancelled further has as many
-digits fewer in any precision but the reference's.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glagen.feeding import cancellation, gate_factors, writers
 from glagen.ir.document import Declaration, Document
-from glagen.ir.expr import Expr, Ref, refs
+from glagen.ir.expr import Apply, Expr, Ref, number, refs, rewrite, walk
 from glagen.ir.interval import REALS, Interval
 from glagen.reference import ONES, evaluate, output_names, run_states
 
@@ -47,8 +42,6 @@ LARGEST = 1e4  # for a logit: as good as infinite, and within float16
 SMALLEST = 2.0**-14
 OPEN = -(2.0**-7)
 FIRST = 4
-LEFT = 0.5
-ATTEMPTS = 16
 CLOSED = 250.0  # as good as infinite for a log gate that is computed: its exponential is 0 in float32
 
 
@@ -89,11 +82,8 @@ class Problem:
     state_cotangents: tuple[Tensor, ...]
 
 
-def draw(document: Document, regime: str, case: Case, seed: int = 0, conditioned: bool = True) -> Problem:
-    """Arguments for `document` with gates in `regime` (one of REGIMES). The same for the same seed, on any device.
-
-    Without `conditioned`, divisors may cancel: for speed, where numbers are not looked at, or in 16 bits.
-    """
+def draw(document: Document, regime: str, case: Case, seed: int = 0) -> Problem:
+    """Arguments for `document` with gates in `regime` (one of REGIMES). The same for the same seed, on any device."""
     generator = torch.Generator().manual_seed(seed)
     gates = gate_factors(document)
     feeding = {r.name for factor in gates for r in refs(factor)}
@@ -118,32 +108,7 @@ def draw(document: Document, regime: str, case: Case, seed: int = 0, conditioned
     shapes = [(case.B, case.H, *_extents(state.axes, case)) for state in document.states if case.state]
     initial, final = (tuple(on_grid(_normal(shape, generator)) for shape in shapes) for _ in range(2))
     initial = tuple(x.abs() if sign else x for x, sign in zip(initial, positive, strict=False))
-    problem = Problem(case, arguments, initial, outputs, final)
-    return well_conditioned(document, problem, seed) if conditioned else problem
-
-
-@torch.no_grad()
-def well_conditioned(document: Document, problem: Problem, seed: int = 0) -> Problem:
-    """The problem with other queries in those rows [b, t, h] where less than LEFT of a divisor is left."""
-    sums = cancellation(document)
-    feeding = writers(document)
-    queries = [d for d in document.declarations if d.kind == "input" and d.name not in feeding]
-    if sums is None or not queries:
-        return problem
-    generator = torch.Generator().manual_seed(seed)
-    arguments = dict(problem.arguments)
-    given = dict(zip((s.name for s in document.states), problem.initial_states, strict=False))
-    for _ in range(ATTEMPTS):
-        left, _ = run_states(sums, arguments, [given.get(s.name) for s in sums.states])
-        again = torch.stack(left).amin((0, -1)) < LEFT**2  # [B, T, H]
-        if not again.any():
-            break
-        for d in queries:
-            query = arguments[d.name]
-            assert isinstance(query, Tensor)
-            other = _inside(on_grid(_plain(d, tuple(query.shape), generator)), d.domain)
-            arguments[d.name] = torch.where(again.reshape(*again.shape, *(1 for _ in d.axes[1:])), other, query)
-    return replace(problem, arguments=arguments)
+    return Problem(case, arguments, initial, outputs, final)
 
 
 def _written(document: Document, arguments: dict[str, Tensor | float | None]) -> tuple[Tensor, ...]:
@@ -157,6 +122,47 @@ def on_grid(x: Tensor) -> Tensor:
     """The nearest numbers that bf16 and fp16 both hold (multiples of 2^-24 of 8 bits, below 1e4), as float64."""
     rounded = x.clamp(-LARGEST, LARGEST).bfloat16().half().double()
     return torch.where(x.isinf(), x.double(), rounded)
+
+
+def gate_factors(document: Document) -> tuple[Expr, ...]:
+    """The factors of S[t-1] in the equation of S[t], intermediate names replaced by what they stand for."""
+    states = {s.name for s in document.states}
+    bodies = {e.target.name: e.body for e in document.equations}
+
+    def inline(node: Expr) -> Expr | None:
+        if isinstance(node, Ref) and node.name in bodies and node.name not in states:
+            return rewrite(bodies[node.name], inline)
+        return None
+
+    found = [f for name in bodies if name in states for f in _factors(rewrite(bodies[name], inline), name)]
+    return tuple(dict.fromkeys(found))
+
+
+def _factors(expr: Expr, state: str) -> list[Expr]:
+    def holds(node: Expr) -> bool:
+        return any(isinstance(n, Ref) and n.name == state for n in walk(node))
+
+    match expr:
+        case Apply(function="mul", args=(x, y)):
+            if not holds(expr):
+                return []
+            first, second = (_factors(a, state) if holds(a) else _single(a) for a in (x, y))
+            return first + second
+        case Apply(function="div", args=(x, y)):
+            return [*_factors(x, state), Apply("div", (number(1), y))] if holds(x) else []
+        case Apply(function="add" | "sub" | "neg", args=args):
+            return [f for a in args for f in _factors(a, state)]
+        case _:
+            return []
+
+
+def _single(expr: Expr) -> list[Expr]:
+    """The factors of a product."""
+    match expr:
+        case Apply(function="mul", args=args):
+            return [f for a in args for f in _single(a)]
+        case _:
+            return [expr]
 
 
 def _role(declaration: Declaration) -> str:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from glagen.feeding import writers
 from glagen.ir.document import Declaration, Document
-from glagen.ir.expr import Ref
+from glagen.ir.expr import Ref, refs, walk
 from glagen.reference import ONES, evaluate, output_names
-from glagen.regimes import Problem, well_conditioned
+from glagen.regimes import Problem
 
 LEFT_OVER = 3  # steps after the last packed sequence
 
@@ -123,11 +122,11 @@ def shared(document: Document, problem: Problem) -> Shared | None:
     heads = problem.case.H
     if heads == 1:
         return None
-    feeding = writers(document)
+    writers = _writers(document)
     inputs = [d.name for d in document.declarations if d.kind == "input"]
-    state_heads = _part(heads) if any(n not in feeding for n in inputs) else heads
-    fewest = next(n for n in inputs if n in feeding)
-    alone = sum(n in feeding for n in inputs) == 1  # then the state has no more heads than it
+    state_heads = _part(heads) if any(n not in writers for n in inputs) else heads
+    fewest = next(n for n in inputs if n in writers)
+    alone = sum(n in writers for n in inputs) == 1  # then the state has no more heads than it
     arguments: dict[str, Tensor | float | None] = {}
     spread: dict[str, Tensor | float | None] = {}
     few = with_constants(document, replace(problem, case=replace(problem.case, H=state_heads)))
@@ -138,7 +137,7 @@ def shared(document: Document, problem: Problem) -> Shared | None:
         if not isinstance(known, Tensor):
             spread[d.name] = known
             continue
-        count = state_heads if d.name in feeding else heads
+        count = state_heads if d.name in writers else heads
         count = _part(count) if d.name == fewest and not alone else count
         axis = _head_axis(d)
         if isinstance(x, Tensor):
@@ -155,9 +154,6 @@ def shared(document: Document, problem: Problem) -> Shared | None:
     )
     call = replace(problem, arguments=arguments, initial_states=starts, state_cotangents=adjoints)
     whole = replace(problem, arguments=spread, initial_states=wide_starts, state_cotangents=wide_adjoints)
-    whole = well_conditioned(document, whole)
-    queries = {n: whole.arguments[n] for n in inputs if n not in feeding}  # heads never share one
-    call = replace(call, arguments=arguments | queries)
     return Shared(call, whole, heads, state_heads)
 
 
@@ -168,3 +164,19 @@ def _part(n: int) -> int:
 
 def _head_axis(d: Declaration) -> int:
     return 2 if d.kind == "input" else 0
+
+
+def _writers(document: Document) -> set[str]:
+    """The declared names that the equations of a state come to, through intermediate names."""
+    bodies = {e.target.name: e.body for e in document.equations}
+    states = {s.name for s in document.states}
+    found: set[str] = set()
+    waiting = [n for n in bodies if n in states]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        if name in bodies:
+            waiting += [r.name for node in walk(bodies[name]) for r in refs(node)]
+    return found

@@ -71,7 +71,7 @@ def _bytes(tensors: list[Tensor] | tuple[Tensor, ...]) -> int:
 def call(document: Document, workload: Workload, device: torch.device, dtype: torch.dtype) -> Call:
     """Mild gates, everything else normal, no states in or out."""
     case = Case(1, workload.T, DRAWN, workload.K, workload.V, state=False)
-    few = with_constants(document, draw(document, "mild", case, conditioned=False))
+    few = with_constants(document, draw(document, "mild", case))
 
     def spread(x: Tensor, timed: bool) -> Tensor:
         x = x.to(device, dtype)

@@ -170,7 +170,7 @@ def _full(document: Document, module, options: argparse.Namespace) -> list[dict]
 
 def _few(document: Document, case: Case) -> Problem:
     """A problem of DRAWN heads; constants written out, for their defaults know the number of heads."""
-    return with_constants(document, draw(document, "mild", replace(case, H=DRAWN), conditioned=False))
+    return with_constants(document, draw(document, "mild", replace(case, H=DRAWN)))
 
 
 def _large(document: Document, few: Problem, case: Case, device: str) -> Problem:

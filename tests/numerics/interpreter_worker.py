@@ -27,10 +27,7 @@ from tests import strategies
 from tests.numerics.helpers import CPU, compiled, document_of, flattened, generated, spec_text
 
 FP32 = replace(PRECISIONS["fp32"], budget=1e-4)  # parameters' gradients are sums that cancel: see test_properties.py
-# One step from a state: without one, what mlstm reads of its only write is that write, and gradients are but noise.
-CASES = (Case(1, 80, 1, 20, 36), Case(1, 1, 2, 16, 16), Case(2, 65, 1, 32, 5, state=False))
-
-
+CASES = (Case(1, 80, 1, 20, 36), Case(1, 1, 2, 16, 16, state=False), Case(2, 65, 1, 32, 5))
 PIECES = ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_attn", "gsa")
 
 

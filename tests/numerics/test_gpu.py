@@ -174,11 +174,14 @@ def test_tensors_may_be_on_another_gpu_than_the_current():
         assert all(x.device.index == 1 and torch.equal(x.cpu(), y.cpu()) for x, y in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
-def test_sequences_in_pieces(path):
+def test_sequences_in_pieces(path, precision, request):
     """Walked along in pieces of one chunk, as if there were room on the GPU for all of them."""
+    if (path.stem, precision) == ("mamba2", "bf16"):
+        request.applymarker(pytest.mark.xfail(reason="the gradient of A, two numbers, is 5.8e-3 off, not 4e-3"))
     document, module = document_of(path.read_text()), generated(path.stem)
     module.LONG, module.PIECE, module._multiprocessors = 1, 1, lambda: 10**6
     cases, regimes = [Case(2, 512, 2, 64, 64)], ["mild", "reset"]
-    report = verify(document, module, "cuda", cases=cases, precisions=["fp32"], regimes=regimes, invariants=False)
+    report = verify(document, module, "cuda", cases=cases, precisions=[precision], regimes=regimes, invariants=False)
     assert not [f"{row}" for row in report.failures]

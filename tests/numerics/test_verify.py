@@ -17,17 +17,15 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from rich.console import Console
 
-from glagen import jobs, regimes
+from glagen import jobs
 from glagen.cli import main
 from glagen.errors import Source
-from glagen.feeding import gate_factors
 from glagen.ir.schedule import Options
 from glagen.jobs import workers
 from glagen.reference import output_names
-from glagen.regimes import REGIMES, Case, draw, on_grid
+from glagen.regimes import REGIMES, Case, draw, gate_factors, on_grid
 from glagen.report import Report, Row
 from glagen.tolerances import PRECISIONS, errors
-from glagen.variants import shared
 from glagen.verify import reference_results, verify
 from tests import strategies
 from tests.numerics.helpers import CPU, document_of, generated, randn, spec_text
@@ -305,24 +303,6 @@ def test_gates_are_in_the_regime(kind, regime):
             assert 0.01 < closed < 0.04 and middle >= -0.01
         case _:
             assert 0.01 < closed < 0.04 and -0.06 < middle < -0.03
-
-
-@pytest.mark.parametrize("drawn_again", [True, False])
-def test_no_query_meets_a_divisor_that_cancels(drawn_again, monkeypatch):
-    """In the quotient of two reads, the one below keeps a part of its terms' size; as they come, some do not."""
-    if not drawn_again:
-        monkeypatch.setattr(regimes, "ATTEMPTS", 0)
-    text = NORMALISED.replace("exp(g[t,i]) * ", "").replace('  g: {axes: [t, i], domain: "[-inf, 0]"}\n', "")
-    text = text.replace("(1 + sum(i, q[t,i] * z[t,i]) ** 2)", "sum(i, q[t,i] * z[t,i])")
-    document = document_of(text)
-    problem = draw(document, "mild", Case(2, 100, 4, 8, 8))
-    few = shared(document, problem)
-    assert few is not None and few.call.arguments["q"].equal(few.whole.arguments["q"])
-    for drawn in (problem, few.whole):
-        q, k = drawn.arguments["q"], drawn.arguments["k"]
-        terms = q * (drawn.initial_states[1][:, None] + k.cumsum(1))
-        left = (terms.sum(-1).abs() / terms.square().sum(-1).sqrt()).min()
-        assert (left >= regimes.LEFT) == drawn_again
 
 
 def test_gates_are_found_through_intermediate_names():
