@@ -18,8 +18,9 @@ import torch
 
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.loader import load
+from glagen.loader import import_text
 from glagen.parse import parse
+from glagen.pipeline import compile_spec
 from glagen.report import Report, Row
 from glagen.verify import defaults, verify
 
@@ -44,12 +45,12 @@ def workers(count: int) -> Iterator[Callable[[Source, Options, str, Sequence[str
     pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin) if count > 1 else None
 
     def start(source: Source, options: Options, device: str, regimes: Sequence[str]) -> Finish:
-        document, module = parse(source), load(source, options)  # compiled once: others find it in the cache
+        document, text = parse(source), compile_spec(source, options)  # once: others are given the text
         if pool is None:
-            return lambda say: verify(document, module, device, regimes=regimes, progress=say)
+            return lambda say: verify(document, import_text(text), device, regimes=regimes, progress=say)
         cases, precisions = defaults(device)
         tasks = list(itertools.product(range(len(cases)), precisions))
-        parts = [pool.submit(_part, source, options, device, tuple(regimes), *task) for task in tasks]
+        parts = [pool.submit(_part, source, text, device, tuple(regimes), *task) for task in tasks]
         return lambda say: Report(document.name, device, _collected(document.name, regimes, parts, say))
 
     try:
@@ -65,12 +66,12 @@ def _begin() -> None:
 
 
 def _part(
-    source: Source, options: Options, device: str, regimes: tuple[str, ...], number: int, precision: str
+    source: Source, text: str, device: str, regimes: tuple[str, ...], number: int, precision: str
 ) -> tuple[Row, ...]:
-    """The rows of one case, by its number, in one precision."""
+    """The rows of one case, by its number, in one precision, of a spec's module by its text."""
     report = verify(
         parse(source),
-        load(source, options),
+        import_text(text),
         device,
         regimes=regimes,
         cases=defaults(device)[0][number : number + 1],
