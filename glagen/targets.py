@@ -22,7 +22,7 @@ from glagen.ir.document import Document
 SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 LDS = 64 * 1024
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
-TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+TYPES = {torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +115,12 @@ def launches(
 
 @contextlib.contextmanager
 def _pretend(module: ModuleType, capability: int) -> Iterator[None]:
-    """CPU tensors take the kernels' path, as on a GPU of this major compute capability, while it is recorded."""
+    """CPU tensors take the kernels' path, as on a GPU of this major compute capability (0: from AMD), meanwhile."""
     module._wgmma_is_sound.cache_clear()
     with (
         mock.patch.object(module, "_on_triton", lambda x: True),
         mock.patch.object(module, "_capability", lambda: capability),
+        mock.patch.object(torch.version, "hip", None if capability else "any"),
     ):
         yield
     module._wgmma_is_sound.cache_clear()
@@ -171,7 +172,7 @@ def _machine_code(compiled: Any) -> tuple[int, int, tuple[str, ...]]:
         code = _run(knobs.nvidia.nvdisasm.path, str(cubin))
     registers = int(re.search(r"REG:(\d+)", usage).group(1))  # type: ignore[union-attr]
     local = sum(int(n) for n in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
-    opcodes = sorted(set(re.findall(r"\b((?:H|Q|I|UTCH|UTC)G?MMA)\b", code)))
+    opcodes = sorted(set(re.findall(r"\b((?:D|H|Q|I|UTCH|UTC)G?MMA)\b", code)))
     return registers, local, tuple(opcodes)
 
 

@@ -21,6 +21,7 @@ def part(
     reads: Sequence[Read],
     computed: Computed,
     one: str,
+    divides: bool,
 ) -> Recurrence:
     """The recurrence of `state`, whose axes of keys and values are `sides`, with its reads as outputs.
 
@@ -58,6 +59,7 @@ def part(
         chunk=document.chunk,
         subchunk=document.subchunk,
         part_of=document.name,
+        divides=divides,
     )
 
 

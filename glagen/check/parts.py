@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from glagen import algebra
+from glagen.check.divisors import divisors, may_cancel
 from glagen.check.domains import Domains, check_values, interval_of
+from glagen.check.intervals import point
 from glagen.check.linearity import Fault, Linear, Use, add, product
 from glagen.check.maximum import find_maximum
 from glagen.check.names import Scope
@@ -41,13 +43,13 @@ def find_parts(
     finder = _Finder(document, scope, bodies, domains, report)
     for name in finder.order():
         finder.state(name)
-    outputs = tuple(finder.output(name) for name in scope.outputs if name in bodies)
+    finder.outputs = tuple(finder.output(name) for name in scope.outputs if name in bodies)
     for declaration in document.states:
         if not report.diagnostics and not finder.is_read(declaration):
             helped = f"an output reads it with `{_usual_read(declaration)}`"
             report.fault(f"no output reads `{declaration.name}`", declaration.span, helped)
     ordered = finder.ordered() if not report.diagnostics else ()
-    return None if report.diagnostics else finder.composite(ordered, outputs)
+    return None if report.diagnostics else finder.composite(ordered)
 
 
 class _Finder:
@@ -68,6 +70,7 @@ class _Finder:
         self.maxima: dict[str, tuple[Expr, Expr]] = {}  # by state: before the step, and after it
         self.meant: dict[str, str] = {}  # what values and reads stand for
         self.used: set[str] = set()  # maxima that something depends on
+        self.outputs: tuple[Output, ...] = ()
 
     def fresh(self, name: str) -> str:
         """A name that the spec does not have, made of this one."""
@@ -276,7 +279,7 @@ class _Finder:
             done.update(made(ready))
         return tuple(ordered)
 
-    def composite(self, steps: tuple[Step, ...], outputs: tuple[Output, ...]) -> Composite:
+    def composite(self, steps: tuple[Step, ...]) -> Composite:
         document = self.document
         return Composite(
             name=document.name,
@@ -285,7 +288,7 @@ class _Finder:
             declarations=document.declarations,
             states=document.states,
             steps=steps,
-            outputs=outputs,
+            outputs=self.outputs,
             one=self.one,
             read_axes={name: self.axes[name] for name in self.reads},
             written=self.written(),
@@ -314,9 +317,13 @@ class _Finder:
 
     def part(self, name: str) -> Recurrence:
         reads = [read for read in self.reads.values() if read.state == name]
+        values = {step.name: step.expr for step in self.steps if isinstance(step, Value)}
+        dividing = divisors(values, [o.value for o in self.outputs])
+        domains = {**self.domains, self.one: point(1.0)}
+        divides = any(r.name in dividing and may_cancel(r, self.found[name], domains) for r in reads)
         computed = {n: (axes, self.domains.get(n, REALS)) for n, axes in self.axes.items()}
         equation, sides = self.scope.equations[name], self.sides(name)
-        return part(self.document, equation, self.found[name], sides, reads, computed, self.one)
+        return part(self.document, equation, self.found[name], sides, reads, computed, self.one, divides)
 
 
 def _usual_read(declaration: StateDeclaration) -> str:

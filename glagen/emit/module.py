@@ -136,6 +136,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "launches": [*walks(program, roles), *launches(program, roles)],
         "widest_fused": schedule.widest_fused,
         "exact_states": schedule.exact_states,
+        "divides": rec.divides,
     }
     return context | twin | interface(program) | step(rec)
 
@@ -175,7 +176,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "reduces_heads": kernel.reduces_heads,
         "judged": bool(kernel.judged),
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in printer.masks],
-        "uses": words & {"WIDE", "blocks_i", "blocks_j"}
+        "uses": words & {"WIDE", "REAL", "blocks_i", "blocks_j"}
         | {f"blocks_{a}" for a in kernel.owned if a not in kernel.whole},
         "body": body,
     }

@@ -29,6 +29,8 @@ class KernelPrinter(KernelMemory):
     def __init__(self, kernel: Kernel, program: ChunkProgram, chunk: int) -> None:
         super().__init__(kernel, program)
         self.chunk = chunk
+        self.divisor = program.recurrence.divides and not kernel.of_gradients
+        self.real = "REAL" if self.divisor else "tl.float32"  # the type of all that is not rounded
         # inputs without t: one value per head
         self.head_inputs = {d.name for d in program.recurrence.declarations if d.kind in ("parameter", "constant")}
         self.float32 = set(kernel.sums)  # in memory
@@ -36,7 +38,7 @@ class KernelPrinter(KernelMemory):
         self.narrow: set[str] = set()  # tiles that may not be float32
         self.scalars: dict[str, None] = {}
         self.writer = Writer(TRITON, self._tile)
-        self.as_it_is = Writer(TRITON, lambda r: self._tile(r).removesuffix(".to(tl.float32)"))
+        self.as_it_is = Writer(TRITON, lambda r: self._tile(r).removesuffix(f".to({self.real})"))
 
     def _tile(self, r: Ref) -> str:
         if r.name.startswith("%"):
@@ -46,7 +48,7 @@ class KernelPrinter(KernelMemory):
                 self.scalars[r.name] = None
             return identifier(r.name)
         name = identifier(r.name)
-        return f"{name}.to(tl.float32)" if r.name in self.narrow else name
+        return f"{name}.to({self.real})" if r.name in self.narrow else name
 
     def _mask(self, name: str) -> str:
         if name in ROW_MASKS:
@@ -98,7 +100,7 @@ class KernelPrinter(KernelMemory):
             tensor = self._out(store)
             if tensor.shared:
                 extents = ", ".join(BLOCK[a] for a in tensor.axes)
-                self._line(f"{identifier(store.target)}_sum = tl.zeros([{extents}], dtype=tl.float32)")
+                self._line(f"{identifier(store.target)}_sum = tl.zeros([{extents}], dtype={self.real})")
         self._line("for member in range(0, GROUP):")
         self._enter()
         self._line("h = group * GROUP + member")
@@ -118,7 +120,7 @@ class KernelPrinter(KernelMemory):
         tensor = self._tensor(scan.first, "state", ("i", "j"), optional=True)
         self.tensors[tensor.name] = tensor
         name = identifier(scan.tile)
-        self._line(f"{name} = tl.zeros([BLOCK_K, BLOCK_V], dtype=tl.float32)")
+        self._line(f"{name} = tl.zeros([BLOCK_K, BLOCK_V], dtype={self.real})")
         once = self.kernel.direction == "reverse"  # the gradient of a final state is one for all heads that read it
         self._given(tensor, f"{name} += {self._load_text(tensor, once)}")
 
@@ -165,7 +167,7 @@ class KernelPrinter(KernelMemory):
 
     def _body(self, body: tuple[Line | Loop, ...]) -> None:
         for name, axes in self.kernel.zeros:
-            self._line(f"{identifier(name)} = tl.zeros([{', '.join(BLOCK[a] for a in axes)}], dtype=tl.float32)")
+            self._line(f"{identifier(name)} = tl.zeros([{', '.join(BLOCK[a] for a in axes)}], dtype={self.real})")
         for item in body:
             if isinstance(item, Loop):
                 self._loop(item)
@@ -237,8 +239,10 @@ class KernelPrinter(KernelMemory):
         select = self._mask(SELECT_MASK.get(line.select, line.select))
         source = identifier(line.source.name)
         if len(line.axes) == 1:
-            source += ".to(tl.float32)" if line.source.name in self.narrow else ""
+            source += f".to({self.real})" if line.source.name in self.narrow else ""
             value = f"tl.sum(tl.where({select}, {source}[None, :], 0.0), axis=1)"
+        elif self.divisor:
+            value = f"tl.dot({select}.to({self.real}), {source}, input_precision=PRECISION)"
         else:
             value = f"_sum_rows({select}, {source}, TERMS)"
         self._line(f"{identifier(line.name)} {'+=' if line.accumulate else '='} {value}")

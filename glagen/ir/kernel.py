@@ -127,6 +127,9 @@ class Scan:
     reverse: bool = False
 
 
+FORWARD = ("states", "outputs", "fused")  # the kernels that make states and outputs, by name
+
+
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """The most columns of the key and value axis in a tile, by the type of the tensors.
@@ -162,6 +165,11 @@ class Kernel:
     tiles: Tiles
     reduces_heads: bool = False
     sums: tuple[str, ...] = ()
+
+    @property
+    def of_gradients(self) -> bool:
+        """Does it make gradients, or sums that those need? Others make states and outputs."""
+        return self.name not in FORWARD
 
     @property
     def of_states(self) -> bool:

@@ -95,6 +95,7 @@ class Recurrence:
     chunk: int | None
     subchunk: int | None
     part_of: str = ""  # the op, where this is one state of several: outputs are then float32, for more to be done
+    divides: bool = False  # is there a division by what is read, which may be a small sum of large terms?
 
     @property
     def written(self) -> frozenset[str]:
