@@ -14,7 +14,7 @@ from glagen.ir.recurrence import Read, State
 
 
 def divisors(values: Mapping[str, Expr], outputs: Iterable[Expr]) -> frozenset[str]:
-    """The names that any of these divides by, or has the logarithm or a power of; and what values are made of that do."""
+    """The names that any of these divides by, or takes the logarithm or a power of; by way of values too."""
     found: set[str] = set()
     waiting = [divisor for expr in (*values.values(), *outputs) for divisor in _divisors(expr)]
     while waiting:

@@ -20,12 +20,13 @@ def kernels(schedule: Schedule) -> Section:
     """Every kernel, in order of launch."""
     fused = [k for k in schedule.kernels if k.whole]
     names = ", ".join(f"`{k.name}`" for k in fused)
+    real = "float32 (in float64 as said above)" if schedule.program.recurrence.divides else "float32"
     blocks: list[Block] = [
         say(
             f"$C$ is {schedule.chunk} steps; BLOCK_K and BLOCK_V are the columns of the key and value axis that a tile "
             "holds. $N$ is the number of sequences; tensors with `slots` hold one state per chunk of any of them. "
-            "Heads are those of the tensor, which may be fewer than the op's. Matrix products accumulate in float32, "
-            "and sums of log gates are float32 throughout."
+            "Heads are those of the tensor, which may be fewer than the op's. Matrix products accumulate in "
+            f"{real}, and so do sums of log gates throughout."
         )
     ]
     if fused:

@@ -23,6 +23,14 @@ def combined(composite: Composite) -> Section:
         say(f"{count}; what is read of it is kept in float32. One after the other:"),
         Listing(tuple(steps)),
     ]
+    dividing = ", ".join(f"`{part.states[0].name}`" for part in composite.parts if part.divides)
+    if dividing:
+        blocks.append(
+            say(
+                f"There is a division by what is read of {dividing}, which may be a small sum of large terms. It is "
+                "computed in float64 beside float32 inputs; beside 16-bit ones in float32, with all bits of its factors."
+            )
+        )
     if Maximum in kinds:
         blocks.append(
             say(

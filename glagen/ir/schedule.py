@@ -43,7 +43,7 @@ class Schedule:
     twin_backward: tuple[Line | Scan, ...]
     certificate: tuple[Growth, ...]
     widest_fused: int  # the widest key axis that a program keeps on chip whole
-    exact_states: bool  # chunk states stay in float32, whatever dots read them in
+    exact_states: bool  # chunk states stay in float32 and are made of float32, whatever dots read them in
 
 
 @dataclass(frozen=True, slots=True)

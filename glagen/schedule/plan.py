@@ -44,7 +44,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
 
 
 def _needs_exact_states(recurrence: Recurrence) -> bool:
-    """Must chunk states keep their digits?
+    """Must chunk states, and what is added to them, keep their digits?
 
     Where a gate depends on a parameter, whose gradient is a sum over all steps: what the rounding of a state adds to
     the gradient of a chunk's gates is alike in all of its steps, so that it grows in such a sum. And where reads of
