@@ -28,7 +28,8 @@ def combined(composite: Composite) -> Section:
         blocks.append(
             say(
                 f"There is a division by what is read of {dividing}, which may be a small sum of large terms. It is "
-                "computed in float64 beside float32 inputs; beside 16-bit ones in float32, with all bits of its factors."
+                "computed in float64 beside float32 inputs; beside 16-bit ones in float32, with all bits of its "
+                "factors."
             )
         )
     if Maximum in kinds:
