@@ -25,6 +25,7 @@ from glagen.report import Report, Row
 from glagen.verify import defaults, verify
 
 MOST = 16  # processes unless asked for: each takes some 2 GiB
+KILLED = "a process was killed, perhaps for want of memory; fewer --jobs may do"
 
 Say = Callable[[str], None]
 Finish = Callable[[Say], Report]  # gives the report, and says meanwhile how far it is
@@ -42,7 +43,7 @@ def workers(count: int) -> Iterator[Callable[[Source, Options, str, Sequence[str
 
     Waiting raises ChildProcessError if a process was killed.
     """
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin) if count > 1 else None
+    pool = processes(count) if count > 1 else None
 
     def start(source: Source, options: Options, device: str, regimes: Sequence[str]) -> Finish:
         document, text = parse(source), compile_spec(source, options)  # once: others are given the text
@@ -58,6 +59,11 @@ def workers(count: int) -> Iterator[Callable[[Source, Options, str, Sequence[str
     finally:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
+
+
+def processes(count: int) -> ProcessPoolExecutor:
+    """As many, each of which uses one processor."""
+    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin)
 
 
 def _begin() -> None:
@@ -90,5 +96,5 @@ def _collected(name: str, regimes: Sequence[str], parts: list[Future[tuple[Row, 
         try:
             rows += part.result()
         except BrokenProcessPool:
-            raise ChildProcessError("a process was killed, perhaps for want of memory; fewer --jobs may do") from None
+            raise ChildProcessError(KILLED) from None
     return tuple(sorted(rows, key=lambda row: regimes.index(row.regime)))

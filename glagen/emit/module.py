@@ -137,6 +137,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "widest_fused": schedule.widest_fused,
         "exact_states": schedule.exact_states,
         "divides": rec.divides,
+        "tuned": schedule.tuned,
     }
     return context | twin | interface(program) | step(rec)
 

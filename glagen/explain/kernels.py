@@ -10,6 +10,7 @@ from glagen.errors import InternalError
 from glagen.explain.outline import Block, Facts, Inline, Quote, Section, Subtitle, say
 from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Loop, RowSum
 from glagen.ir.schedule import Schedule
+from glagen.ir.tuned import Tuned
 
 SIDE = {"i": "key", "j": "value"}
 POINTWISE = "pointwise work"
@@ -20,13 +21,13 @@ def kernels(schedule: Schedule) -> Section:
     """Every kernel, in order of launch."""
     fused = [k for k in schedule.kernels if k.whole]
     names = ", ".join(f"`{k.name}`" for k in fused)
-    real = "float32 (in float64 as said above)" if schedule.program.recurrence.divides else "float32"
+    divisor = " (where not in float64, as said above)" if schedule.program.recurrence.divides else ""
     blocks: list[Block] = [
         say(
             f"$C$ is {schedule.chunk} steps; BLOCK_K and BLOCK_V are the columns of the key and value axis that a tile "
             "holds. $N$ is the number of sequences; tensors with `slots` hold one state per chunk of any of them. "
-            "Heads are those of the tensor, which may be fewer than the op's. Matrix products accumulate in "
-            f"{real}, and so do sums of log gates throughout."
+            "Heads are those of the tensor, which may be fewer than the op's. Matrix products accumulate in float32, "
+            f"and sums of log gates are float32 throughout{divisor}."
         )
     ]
     if fused:
@@ -55,6 +56,7 @@ def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
         ("keeps on chip", (_on_chip(kernel),)),
         ("work", (_work(schedule, kernel),)),
         ("tiles", (_tiles(kernel),)),
+        *(("tiles, measured", (_measured(x),)) for x in schedule.tuned if x.kernel == kernel.name),
     ]
 
 
@@ -155,8 +157,18 @@ def _passes(line: Blocks, chunk: int) -> str:
             raise InternalError(f"unknown blocks {line.kind}")
 
 
+def _measured(x: Tuned) -> str:
+    where = f"compute capability {x.architecture}, {x.dtype}, heads of {x.K} by {x.V} and a little less"
+    return f"{where}: {x.block_K} by {x.block_V}; {x.warps} warps, {_stages(x.stages)}"
+
+
+def _stages(count: int) -> str:
+    return f"{count} stage{'s' * (count > 1)}"
+
+
 def _tiles(kernel: Kernel) -> str:
     t = kernel.tiles
     wide, half, narrow = (f"{key} by {value}" for key, value in (t.bfloat16, t.float16, t.float32))
-    stages = f"{t.stages} stage{'s' * (t.stages > 1)}"
-    return f"BLOCK_K by BLOCK_V at most {wide} (float16: {half}, float32: {narrow}); {t.warps} warps, {stages}"
+    return (
+        f"BLOCK_K by BLOCK_V at most {wide} (float16: {half}, float32: {narrow}); {t.warps} warps, {_stages(t.stages)}"
+    )

@@ -7,15 +7,21 @@ from dataclasses import dataclass
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel, Line, Scan
 from glagen.ir.recurrence import Composite
+from glagen.ir.tuned import Tuned
 
 COVERS = ("auto", "anchored", "guarded", "subchunk", "bisect")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user may choose. `cover`: one of COVERS, for every vector gate (see schedule/covers.py)."""
+    """What a user may choose. `cover`: one of COVERS, for every vector gate (see schedule/covers.py).
+
+    `tuned`: configurations that were measured, in the place of the rule's (schedule/tiles.py); None: those that glagen
+    comes with.
+    """
 
     cover: str = "auto"
+    tuned: tuple[Tuned, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,7 @@ class Schedule:
     certificate: tuple[Growth, ...]
     widest_fused: int  # the widest key axis that a program keeps on chip whole
     exact_states: bool  # chunk states stay in float32 and are made of float32, whatever dots read them in
+    tuned: tuple[Tuned, ...]  # those of its kernels
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,13 @@ from glagen.ir.invariants import require_sound
 from glagen.ir.kernel import Kernel, Line, Scan
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import Options, Schedule
+from glagen.ir.tuned import Tuned
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.kernels import Goal, Shape, build, gradient_goals, needed, order_twin, scan_of
 from glagen.schedule.lower import Lowering
 from glagen.schedule.partial import local_sums
-from glagen.schedule.tiles import WIDEST_FUSED, chunk_of
+from glagen.schedule.tiles import WIDEST_FUSED, chunk_of, gated_sides, shipped
 
 
 def schedule(program: ChunkProgram, options: Options) -> Schedule:
@@ -40,7 +41,16 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         certificate(program, covers),
         WIDEST_FUSED,
         _needs_exact_states(program.recurrence),
+        _tuned(program, chunk, options),
     )
+
+
+def _tuned(program: ChunkProgram, chunk: int, options: Options) -> tuple[Tuned, ...]:
+    """The measured configurations for kernels like these. States of several have products of their own: none."""
+    if program.recurrence.part_of:
+        return ()
+    table = shipped() if options.tuned is None else options.tuned
+    return tuple(x for x in table if (x.gates, x.chunk) == (gated_sides(program), chunk))
 
 
 def _needs_exact_states(recurrence: Recurrence) -> bool:

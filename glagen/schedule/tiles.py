@@ -3,13 +3,17 @@
 The rules are what was fastest on an H200 (torch 2.11, Triton 3.6.0, mma.sync, bf16, B4 T4096 H64 K=V=128) of some 400
 configurations, for gla, gla_v, gla_kv, simple_gla and linear_attn: four warps, each with as much as its registers hold.
 Chunks of 64 halve the chunk states in memory, but spill in the gradients of gated ops (gla's on the key side: 3.1 ms
-against 2.4 ms).
+against 2.4 ms). tuned.json has what `glagen tune` found to be faster than the rules.
 """
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
+
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Tiles
+from glagen.ir.tuned import Tuned, read_table
 
 GATED_CHUNK = 32
 UNGATED_CHUNK = 64
@@ -21,6 +25,18 @@ WIDE = 128
 def chunk_of(program: ChunkProgram) -> int:
     """Steps a chunk: what the spec says, if it does."""
     return program.recurrence.chunk or (GATED_CHUNK if program.gates else UNGATED_CHUNK)
+
+
+@functools.cache
+def shipped() -> tuple[Tuned, ...]:
+    """The measured configurations that glagen comes with."""
+    return read_table(Path(__file__).with_name("tuned.json"))
+
+
+def gated_sides(program: ChunkProgram) -> str:
+    """What kernels differ by in the time they take: "K", "V" and "s" of those sides that have gates."""
+    found = {"K" if "i" in gate.axes else "V" if "j" in gate.axes else "s" for gate in program.gates}
+    return "".join(side for side in "KVs" if side in found)
 
 
 def scan_tiles(chunk: int) -> Tiles:

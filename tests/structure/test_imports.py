@@ -31,10 +31,11 @@ HOMES = {
         "verify",
         "targets",
         "trial",
+        "tune",
         "cli",
         "bench",
     ),
-    "triton": ("targets", "cli", "bench"),
+    "triton": ("targets", "cli", "bench", "tune"),
     "matplotlib": ("bench",),
 }
 REFERENCE = {"glagen.errors", "glagen.ir.document", "glagen.ir.expr", "glagen.ir.interval"}

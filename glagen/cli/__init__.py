@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,39 +12,34 @@ import click
 from rich.console import Console
 
 from glagen import __version__
+from glagen.cli.options import (
+    COVER,
+    DEVICE,
+    JOBS,
+    SPEC,
+    SPECS,
+    WORKLOAD,
+    device_of,
+    each,
+    progress,
+    table_of,
+    workloads_of,
+)
 from glagen.emit import is_ours
 from glagen.errors import SpecError
 from glagen.files import write_text
 from glagen.ir.document import Document
-from glagen.ir.schedule import COVERS, Options
+from glagen.ir.schedule import Options
+from glagen.ir.tuned import merged, write_table
 from glagen.parse import parse, read
 from glagen.pipeline import compile_spec, plan
-
-SPECS = click.argument("specs", nargs=-1, required=True, type=click.Path(path_type=Path))
-SPEC = click.argument("spec", type=click.Path(path_type=Path))
-COVER = click.option("--cover", type=click.Choice(COVERS), default="auto", help="How vector gates are tiled.")
-DEVICE = click.option("--device", help="cuda, cpu, ...; the GPU if there is one.")
+from glagen.schedule.tiles import shipped
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="glagen")
 def main() -> None:
     """Compile specs of gated linear recurrences to Triton kernels with autograd."""
-
-
-def _each(specs: tuple[Path, ...], work: Callable[[Path], bool]) -> None:
-    """Do `work` for every spec; every bad one is reported before the exit code is chosen."""
-    worst = 0
-    for path in specs:
-        try:
-            worst = max(worst, 0 if work(path) else 1)
-        except SpecError as error:
-            click.echo(error.render(), err=True)
-            worst = 2
-        except OSError as error:
-            click.echo(f"{error.filename or path}: {error.strerror or error}", err=True)
-            worst = 2
-    sys.exit(worst)
 
 
 @main.command("compile")
@@ -55,12 +49,20 @@ def _each(specs: tuple[Path, ...], work: Callable[[Path], bool]) -> None:
 @click.option("--check", "only_check", is_flag=True, help="Write nothing; exit 1 unless the modules are fresh.")
 @click.option("--force", is_flag=True, help="Overwrite files that were edited or are not glagen's.")
 @click.option("--target", "targets", multiple=True, help="Also build the kernels ahead of time: sm_80, sm_90, ...")
+@click.option("--tuned", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="A table by `glagen tune`, beside the one that glagen comes with.")  # fmt: skip
 @COVER
 def compile_command(
-    specs: tuple[Path, ...], output: Path, only_check: bool, force: bool, targets: tuple[str, ...], cover: str
+    specs: tuple[Path, ...],
+    output: Path,
+    only_check: bool,
+    force: bool,
+    targets: tuple[str, ...],
+    tuned: Path | None,
+    cover: str,
 ) -> None:
     """Write the module of each SPEC."""
-    options = Options(cover=cover)
+    options = Options(cover, merged(shipped(), table_of(tuned)) if tuned else None)
     _check_targets(targets)
 
     def work(path: Path) -> bool:
@@ -82,7 +84,7 @@ def compile_command(
         _build(text, parse(source), targets)
         return True
 
-    _each(specs, work)
+    each(specs, work)
 
 
 def _check_targets(targets: tuple[str, ...]) -> None:
@@ -128,7 +130,7 @@ def explain(spec: Path, form: str, cover: str) -> None:
         click.echo(explained(document, plan(document, Options(cover=cover)), form), nl=False)
         return True
 
-    _each((spec,), work)
+    each((spec,), work)
 
 
 @main.command()
@@ -136,11 +138,7 @@ def explain(spec: Path, form: str, cover: str) -> None:
 @DEVICE
 @click.option("--json", "as_json", is_flag=True, help="Print every comparison as JSON, a line for each SPEC.")
 @click.option("--regime", "regimes", multiple=True, help="Gates to draw (may be repeated); all unless given.")
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    help="Processes; for a GPU, where building kernels takes longest, as many as processors, up to 16.",
-)
+@JOBS
 @COVER
 def check(
     specs: tuple[Path, ...], device: str | None, as_json: bool, regimes: tuple[str, ...], jobs: int | None, cover: str
@@ -152,7 +150,7 @@ def check(
     for regime in regimes:
         if regime not in REGIMES:
             raise click.UsageError(f"unknown regime {regime!r}: expected one of {', '.join(REGIMES)}")
-    place = _device(device)
+    place = device_of(device)
     options = Options(cover=cover)
 
     with workers(jobs or default_jobs(place)) as start:
@@ -167,7 +165,7 @@ def check(
 
         def work(path: Path) -> bool:
             finish = begun.get(path) or begin(path)
-            with _progress(as_json) as say:
+            with progress(as_json) as say:
                 report = finish(say)
             if as_json:
                 click.echo(json.dumps(report.to_dict()))
@@ -175,23 +173,7 @@ def check(
                 Console(width=None if sys.stdout.isatty() else 120).print(report.table())
             return report.ok
 
-        _each(specs, work)
-
-
-def _progress(quiet: bool) -> Any:
-    """A context whose value takes lines of progress; on a terminal they show, elsewhere not."""
-    from contextlib import contextmanager
-
-    @contextmanager
-    def shown() -> Any:
-        console = Console(stderr=True)
-        if quiet or not console.is_terminal:
-            yield lambda text: None
-            return
-        with console.status("starting") as status:
-            yield status.update
-
-    return shown()
+        each(specs, work)
 
 
 @main.command()
@@ -201,7 +183,7 @@ def _progress(quiet: bool) -> Any:
               show_default=True, help="Folder of the module.")  # fmt: skip
 def run(spec: Path, device: str | None, output: Path) -> None:
     """Run the compiled module of SPEC forward and backward on random tensors, and say what happened."""
-    place = _device(device)
+    place = device_of(device)
 
     def work(path: Path) -> bool:
         from glagen.trial import trial
@@ -215,7 +197,7 @@ def run(spec: Path, device: str | None, output: Path) -> None:
         click.echo("\n".join(lines))
         return ok
 
-    _each((spec,), work)
+    each((spec,), work)
 
 
 @main.command()
@@ -241,20 +223,18 @@ def fuzz(count: int, seed: int, log: Path) -> None:
 @main.command()
 @SPEC
 @DEVICE
-@click.option("--workload", "names", multiple=True, help="Extents to measure (may be repeated); all unless given.")
+@WORKLOAD
 @click.option("--figure", is_flag=True, help="Instead, time against T as in the GLA paper's Figure 2, with a plot.")
 @click.option("--cold", is_flag=True, help="Also a first call in a new process with an empty kernel cache.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("bench"),
               show_default=True, help="Folder for NAME.json and NAME.png.")  # fmt: skip
 def bench(spec: Path, device: str | None, names: tuple[str, ...], figure: bool, cold: bool, output: Path) -> None:
     """Time the op of SPEC in bfloat16, next to the memory's floor and to peers that are installed."""
-    from glagen.bench import FIGURE_2, WORKLOADS
+    from glagen.bench import FIGURE_2
 
-    for name in names:
-        if name not in WORKLOADS:
-            raise click.UsageError(f"unknown workload {name!r}: expected one of {', '.join(WORKLOADS)}")
-    place = _device(device)
-    workloads = FIGURE_2 if figure else [WORKLOADS[n] for n in names or WORKLOADS]
+    named = workloads_of(names)
+    place = device_of(device)
+    workloads = FIGURE_2 if figure else named
 
     def work(path: Path) -> bool:
         import torch
@@ -264,7 +244,7 @@ def bench(spec: Path, device: str | None, names: tuple[str, ...], figure: bool, 
 
         source = read(path)
         document, module, where = parse(source), load(source), torch.device(place)
-        with _progress(False) as say:
+        with progress(False) as say:
             rows = list(benching.bench(document, module, workloads, where, torch.bfloat16, say))
             first = benching.cold_start(path, module, where) if cold else None
         Console(width=None if sys.stdout.isatty() else 140).print(benching.table(document.name, rows))
@@ -277,16 +257,40 @@ def bench(spec: Path, device: str | None, names: tuple[str, ...], figure: bool, 
             click.echo("no plot: matplotlib is not installed", err=True)
         return all(row.forward is not None for row in rows if row.contender == "glagen")
 
-    _each((spec,), work)
+    each((spec,), work)
 
 
-def _device(name: str | None) -> str:
-    import torch
+@main.command()
+@SPECS
+@DEVICE
+@WORKLOAD
+@JOBS
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("tuned.json"),
+              show_default=True, help="The table; what it has for other kernels stays.")  # fmt: skip
+def tune(specs: tuple[Path, ...], device: str | None, names: tuple[str, ...], jobs: int | None, output: Path) -> None:
+    """Measure configurations of the kernels of each SPEC, and keep those that are right and faster than the rule's."""
+    workloads = workloads_of(names)
+    table = table_of(output) if output.exists() else ()
+    place = device_of(device)
 
-    if name is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise click.UsageError(f"device {name!r} is not to be had: {str(error).splitlines()[0]}") from None
-    return name
+    def work(path: Path) -> bool:
+        nonlocal table
+        import torch
+
+        from glagen.jobs import default_jobs
+        from glagen.tune import tune as tuning
+
+        try:
+            with progress(False) as say:
+                for x in tuning(read(path), torch.device(place), workloads, jobs or default_jobs(place), say):
+                    table = merged(table, [x])
+                    write_table(output, table)
+                    tile = f"{x.block_K} by {x.block_V}, {x.warps} warps, {x.stages} stages"
+                    click.echo(f"{path} {x.workload} {x.kernel}: {tile}: {x.measured:.3f} ms, the rule's {x.rule:.3f}")
+        except (ValueError, ChildProcessError) as error:
+            click.echo(f"{path}: {error}", err=True)
+            return False
+        click.echo(f"{path}: done")
+        return True
+
+    each(specs, work)

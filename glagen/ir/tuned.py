@@ -1,0 +1,78 @@
+"""Configurations that were measured, and tables of them as files.
+
+A configuration belongs to a kind of kernel, not to a spec: to all recurrences that have gates on the same sides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from glagen.files import write_text
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """Tiles of one kernel that were right, and faster than the rule's, for heads of up to K by V columns.
+
+    K and V are powers of two. `rule` and `measured` are milliseconds of the kernel in `workload`, on `device`.
+    """
+
+    architecture: int  # the major compute capability
+    gates: str  # the sides that have gates: of "K", "V" and "s", a scalar
+    chunk: int
+    kernel: str
+    dtype: str  # of the inputs, as torch calls it
+    K: int
+    V: int
+    block_K: int
+    block_V: int
+    warps: int
+    stages: int
+    rule: float
+    measured: float
+    workload: str
+    device: str
+
+    @property
+    def key(self) -> tuple[int, str, int, str, str, int, int]:
+        """What it is for."""
+        return self.architecture, self.gates, self.chunk, self.kernel, self.dtype, self.K, self.V
+
+
+def merged(*tables: Iterable[Tuned]) -> tuple[Tuned, ...]:
+    """All of them, later ones in the place of earlier ones for the same; sorted."""
+    found = {entry.key: entry for table in tables for entry in table}
+    return tuple(found[key] for key in sorted(found))
+
+
+def read_table(path: Path) -> tuple[Tuned, ...]:
+    """The table in a file. Raises ValueError where it is none, and OSError as the system does."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    if not isinstance(rows, list):
+        raise ValueError(f"{path}: not a list of configurations")
+    return merged(_entry(path, n, row) for n, row in enumerate(rows))
+
+
+def _entry(path: Path, number: int, row: Any) -> Tuned:
+    types = {f.name: {"int": int, "str": str, "float": (int, float)}[str(f.type)] for f in fields(Tuned)}
+    if not isinstance(row, dict) or set(row) != set(types):
+        raise ValueError(f"{path}: entry {number} does not have the keys {', '.join(types)}")
+    for name, kind in types.items():
+        if not isinstance(row[name], kind) or isinstance(row[name], bool):  # type: ignore[arg-type]
+            raise ValueError(f"{path}: entry {number}: `{name}` is {row[name]!r}")
+    for name in ("K", "V", "block_K", "block_V", "warps"):
+        if row[name] < 1 or row[name] & (row[name] - 1):
+            raise ValueError(f"{path}: entry {number}: `{name}` is {row[name]}, not a power of two")
+    return Tuned(**row)
+
+
+def write_table(path: Path, table: Iterable[Tuned]) -> None:
+    """Writes whole or not at all."""
+    write_text(path, json.dumps([asdict(entry) for entry in table], indent=1) + "\n")
