@@ -128,6 +128,7 @@ class Scan:
 
 
 FORWARD = ("states", "outputs", "fused")  # the kernels that make states and outputs, by name
+WALKS = ("states", "adjoint_states")  # those that keep what enters or leaves each chunk
 
 
 @dataclass(frozen=True, slots=True)

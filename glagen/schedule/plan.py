@@ -9,7 +9,7 @@ from glagen.errors import UnprovableError
 from glagen.ir.chunk import Carry, ChunkProgram, inputs_of
 from glagen.ir.expr import refs
 from glagen.ir.invariants import require_sound
-from glagen.ir.kernel import Kernel, Line, Scan
+from glagen.ir.kernel import WALKS, Kernel, Line, Scan
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import Tuned
@@ -46,11 +46,14 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
 
 
 def _tuned(program: ChunkProgram, chunk: int, options: Options) -> tuple[Tuned, ...]:
-    """The measured configurations for kernels like these. States of several have products of their own: none."""
+    """The measured configurations for kernels like these; none for those that multiply float32 beside any inputs."""
+    table = shipped() if options.tuned is None else options.tuned
+    alike = tuple(x for x in table if (x.gates, x.chunk) == (gated_sides(program), chunk))
     if program.recurrence.part_of:
         return ()
-    table = shipped() if options.tuned is None else options.tuned
-    return tuple(x for x in table if (x.gates, x.chunk) == (gated_sides(program), chunk))
+    if _needs_exact_states(program.recurrence):
+        return tuple(x for x in alike if x.kernel not in WALKS)
+    return alike
 
 
 def _needs_exact_states(recurrence: Recurrence) -> bool:

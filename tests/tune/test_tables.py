@@ -78,6 +78,13 @@ def test_a_module_takes_what_was_measured_for_its_kernels(monkeypatch):
     assert row("value_gradients") == rule
 
 
+def test_walks_that_multiply_float32_take_nothing():
+    source = Source("mamba2.yaml", spec_text("mamba2"))
+    walks = tuple(replace(ONE, gates="s", kernel=kernel) for kernel in ("states", "adjoint_states"))
+    assert compile_spec(source, Options(tuned=walks)) == compile_spec(source, Options(tuned=()))
+    assert compile_spec(source, Options(tuned=(replace(ONE, gates="s"),))) != compile_spec(source, Options(tuned=()))
+
+
 def test_explain_tells_of_it():
     from glagen.explain import explain
     from glagen.parse import parse
