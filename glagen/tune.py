@@ -1,7 +1,8 @@
 """Configurations of an op's kernels, measured: those that are right and faster than the rule's.
 
-Every candidate is first held to the recurrence, in processes of their own, for building kernels takes longest; those
-that pass are then timed one after another, each kernel where the op launches it.
+A candidate is an entry of a table, and is tried in the module that a spec compiles to with that entry. Every one is
+first held to the recurrence, in processes of their own, for building kernels takes longest; those that pass are then
+timed one after another, each kernel where the op launches it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -34,107 +35,69 @@ from glagen.verify import verify
 DTYPE = torch.bfloat16
 PRECISION = "bf16"
 GAIN = 0.97  # of the rule's time: what is not faster than that may be noise
-REPEATS = 9
+REPEATS, WARM = 9, 2
 COLUMNS = (32, 64, 128)
 WARPS = (2, 4, 8)
 STAGES = (1, 2, 3)
+RUN = 8  # chunks in turn, where there is more than one stage: else nothing is loaded meanwhile
 FEWEST, MOST = 4, 128  # numbers of a tile that a thread holds
-CHUNKS = 3  # in the sequences that candidates are checked on, and a bit
+CHUNKS = 9  # in the sequences that candidates are checked on, and a bit: more than a program takes in turn
 
-Row = tuple[int, int, int, int]  # columns of K and of V in a tile, warps, stages
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A kernel with one configuration."""
-
-    kernel: str
-    row: Row
 
 
 def tune(
     source: Source, device: torch.device, workloads: Sequence[Workload], jobs: int, say: Say = lambda text: None
 ) -> Iterator[Tuned]:
-    """What is worth keeping for a spec's kernels, workload by workload. Raises SpecError; ValueError for a spec of
-    several states, whose kernels have products of their own, and where kernels do not run; ChildProcessError if a
-    process was killed.
+    """What is worth keeping for a spec's kernels, workload by workload.
+
+    Raises SpecError; ValueError for a spec of several states, whose kernels have products of their own, and where
+    kernels do not run; ChildProcessError if a process was killed.
     """
-    options = Options(tuned=())
-    planned = plan(parse(source), options)
+    planned = plan(parse(source), Options(tuned=()))
     if isinstance(planned, Ensemble):
         raise ValueError("an op of several states multiplies in float32, for which nothing is tuned")
-    text = compile_spec(source, options)
-    module = import_text(text)
-    if not _on(module, device):
+    if not import_text(compile_spec(source, Options(tuned=())))._on_triton(torch.empty(0, device=device, dtype=DTYPE)):
         raise ValueError(f"kernels do not run on {device}")
     for workload in workloads:
-        yield from _of_workload(source, text, module, planned, workload, device, jobs, say)
+        kernels = [k for k in planned.kernels if not (k.whole and planned.widest_fused < workload.K)]
+        tried = [x for kernel in kernels for x in candidates(planned, kernel, workload, device)]
+        say(f"{workload.name}: checking {len(tried)} configurations")
+        right = _right(source, tried, workload, str(device), jobs, say)
+        given = call(parse(source), workload, device, DTYPE)
+        for kernel in kernels:
+            say(f"{workload.name}: timing {kernel.name}")
+            yield from _best(source, kernel.name, [x for x in right if x.kernel == kernel.name], given)
 
 
-def _on(module: ModuleType, device: torch.device) -> bool:
-    """Do kernels run there?"""
-    return bool(module._on_triton(torch.empty(0, device=device, dtype=DTYPE)))
-
-
-def candidates(kernel: Kernel, K: int, V: int) -> tuple[Row, ...]:
-    """Configurations worth trying for heads of K by V: tiles no wider than these, that threads can hold."""
-    keys, values = (sorted({min(size, _class(extent)) for size in COLUMNS}) for extent in (K, V))
-    keys = [_class(K)] if "i" in kernel.whole else keys
+def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: torch.device) -> tuple[Tuned, ...]:
+    """Configurations worth trying: tiles no wider than the heads, which threads can hold. They have no times yet."""
+    K, V = (max(16, 1 << (extent - 1).bit_length()) for extent in (workload.K, workload.V))
+    keys, values = (sorted({min(size, extent) for size in COLUMNS}) for extent in (K, V))
+    found = itertools.product([K] if "i" in kernel.whole else keys, values, WARPS, STAGES, (1, RUN))
+    major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
     return tuple(
-        (key, value, warps, stages)
-        for key, value, warps, stages in itertools.product(keys, values, WARPS, STAGES)
-        if FEWEST <= key * value / (32 * warps) <= MOST
+        Tuned(
+            architecture=major,
+            gates=gated_sides(planned.program),
+            chunk=planned.chunk,
+            kernel=kernel.name,
+            dtype=str(DTYPE).removeprefix("torch."),
+            K=K,
+            V=V,
+            block_K=key,
+            block_V=value,
+            warps=warps,
+            stages=stages,
+            run=run,
+            rule=0.0,
+            measured=0.0,
+            workload=str(workload),
+            device=_described(device),
+        )
+        for key, value, warps, stages, run in found
+        if FEWEST <= key * value / (32 * warps) <= MOST and (run == 1 or (stages > 1 and not kernel.scans))
     )
-
-
-def _class(extent: int) -> int:
-    """The power of two that a table has for an extent."""
-    return max(16, 1 << (extent - 1).bit_length())
-
-
-def _of_workload(
-    source: Source,
-    text: str,
-    module: ModuleType,
-    planned: Schedule,
-    workload: Workload,
-    device: torch.device,
-    jobs: int,
-    say: Say,
-) -> Iterator[Tuned]:
-    kernels = [k for k in planned.kernels if not (k.whole and planned.widest_fused < workload.K)]
-    tasks = [Task(k.name, row) for k in kernels for row in candidates(k, workload.K, workload.V)]
-    say(f"{workload.name}: checking {len(tasks)} configurations")
-    right = _right(source, text, tasks, workload, str(device), jobs, say)
-    document = parse(source)
-    given = call(document, workload, device, DTYPE)
-    for kernel in kernels:
-        rule = _time(module, document.name, kernel.name, given, None)
-        times = {}
-        for task in right:
-            if task.kernel == kernel.name:
-                say(f"{workload.name}: {kernel.name} {task.row}")
-                times[task.row] = _time(module, document.name, kernel.name, given, task.row)
-        best = min(times, key=lambda row: times[row], default=None)
-        if best is not None and times[best] < GAIN * rule:
-            yield Tuned(
-                architecture=module._capability(),
-                gates=gated_sides(planned.program),
-                chunk=planned.chunk,
-                kernel=kernel.name,
-                dtype=str(DTYPE).removeprefix("torch."),
-                K=_class(workload.K),
-                V=_class(workload.V),
-                block_K=best[0],
-                block_V=best[1],
-                warps=best[2],
-                stages=best[3],
-                rule=round(rule, 4),
-                measured=round(times[best], 4),
-                workload=str(workload),
-                device=_described(device),
-            )
 
 
 def _described(device: torch.device) -> str:
@@ -144,76 +107,79 @@ def _described(device: torch.device) -> str:
     return f"{name}, torch {torch.__version__}, Triton {triton.__version__}"
 
 
-def _right(
-    source: Source, text: str, tasks: list[Task], workload: Workload, device: str, jobs: int, say: Say
-) -> list[Task]:
+# -- what is right -----------------------------------------------------------------------------------------------------
+
+
+def _right(source: Source, tried: Sequence[Tuned], workload: Workload, device: str, jobs: int, say: Say) -> list[Tuned]:
     """Those that can be launched, and pass."""
-    given = [(source, text, task, workload, device) for task in tasks]
+    given = [(source, x, workload, device) for x in tried]
     if jobs == 1:
-        return [task for task, fine in zip(tasks, itertools.starmap(_is_right, given), strict=True) if fine]
+        return [x for x, fine in zip(tried, itertools.starmap(_is_right, given), strict=True) if fine]
     found = []
     with processes(jobs) as pool:
-        for n, (task, fine) in enumerate(zip(tasks, [pool.submit(_is_right, *x) for x in given], strict=True)):
-            say(f"{workload.name}: checked {n} of {len(tasks)} configurations")
+        for n, (x, fine) in enumerate(zip(tried, [pool.submit(_is_right, *y) for y in given], strict=True)):
+            say(f"{workload.name}: checked {n} of {len(tried)} configurations")
             try:
-                found += [task] if fine.result() else []
+                found += [x] if fine.result() else []
             except BrokenProcessPool:
                 raise ChildProcessError(KILLED) from None
     return found
 
 
-def _is_right(source: Source, text: str, task: Task, workload: Workload, device: str) -> bool:
+def _is_right(source: Source, candidate: Tuned, workload: Workload, device: str) -> bool:
     """Is the op with this configuration within its budget, in every regime? Builds what the workload launches, too."""
     from triton.errors import TritonError
 
-    document, module = parse(source), import_text(text)
-    _configure(module, task.kernel, task.row)
+    document, module = parse(source), import_text(compile_spec(source, Options(tuned=(candidate,))))
     case = Case(1, CHUNKS * module.CHUNK + 5, 2, workload.K, workload.V)
+    multiprocessors = module._multiprocessors
     try:
+        vars(module)["_multiprocessors"] = lambda: 0  # so that small extents take it as it is
         report = verify(document, module, device, cases=[case], precisions=[PRECISION], invariants=False)
+        vars(module)["_multiprocessors"] = multiprocessors
         if report.ok:
-            _run(module, document.name, call(document, workload, torch.device(device), DTYPE), task.kernel)
+            _run(module, document.name, candidate.kernel, call(document, workload, torch.device(device), DTYPE))
+        return report.ok
     except (RuntimeError, TritonError):  # a tile that this GPU cannot hold, or that Triton cannot compile
         return False
-    return report.ok
 
 
-def _configure(module: ModuleType, kernel: str, row: Row) -> None:
-    """Lets a kernel of the module have this configuration, whatever the type of its inputs."""
-    key, value, *rest = row
-    module.TILES[kernel] = ((key, value),) * 3 + tuple(rest)
+# -- what is fast ------------------------------------------------------------------------------------------------------
 
 
-def _run(module: ModuleType, name: str, given: Call, kernel: str) -> None:
-    """The op, forward and backward, in the mode that launches this kernel."""
-    *outputs, _ = getattr(module, name)(**given.arguments, states="recomputed" if kernel == "fused" else "saved")
-    torch.autograd.grad(outputs, given.leaves, given.cotangents)
+def _best(source: Source, kernel: str, right: Sequence[Tuned], given: Call) -> Iterator[Tuned]:
+    """The fastest, if it is faster than the rule's configuration."""
+    rule = _time(source, kernel, (), given)
+    times = [_time(source, kernel, (x,), given) for x in right]
+    if times and min(times) < GAIN * rule:
+        yield replace(right[times.index(min(times))], rule=round(rule, 4), measured=round(min(times), 4))
 
 
-def _time(module: ModuleType, name: str, kernel: str, given: Call, row: Row | None) -> float:
-    """Milliseconds of a kernel in one call of the op of that name: the median. The rule's without a row."""
-    before, launch, wanted = module.TILES[kernel], module._launch, getattr(module, f"{name}_{kernel}_kernel")
+def _time(source: Source, kernel: str, table: tuple[Tuned, ...], given: Call) -> float:
+    """Milliseconds of a kernel in one call of the op, all its launches together: the median."""
+    name, module = parse(source).name, import_text(compile_spec(source, Options(tuned=table)))
+    launch, wanted = module._launch, getattr(module, f"{name}_{kernel}_kernel")
     spans: list[Callable[[], float]] = []
 
     def launched(called: Any, programs: int, device: torch.device, *arguments: Any, **options: Any) -> None:
-        if called is not wanted:
-            return launch(called, programs, device, *arguments, **options)
         stop = _stopwatch(device)
         launch(called, programs, device, *arguments, **options)
-        spans.append(stop())
+        if called is wanted:
+            spans.append(stop())
 
-    if row is not None:
-        _configure(module, kernel, row)
     vars(module)["_launch"] = launched
-    try:
-        totals = []
-        for _ in range(REPEATS):
-            spans.clear()
-            _run(module, name, given, kernel)
-            totals.append(sum(span() for span in spans))
-        return statistics.median(totals[2:])
-    finally:
-        vars(module)["_launch"], module.TILES[kernel] = launch, before
+    totals = []
+    for _ in range(WARM + REPEATS):
+        spans.clear()
+        _run(module, name, kernel, given)
+        totals.append(sum(span() for span in spans))
+    return statistics.median(totals[WARM:])
+
+
+def _run(module: ModuleType, name: str, kernel: str, given: Call) -> None:
+    """The op, forward and backward, in the mode that launches this kernel."""
+    *outputs, _ = getattr(module, name)(**given.arguments, states="recomputed" if kernel == "fused" else "saved")
+    torch.autograd.grad(outputs, given.leaves, given.cotangents)
 
 
 def _stopwatch(device: torch.device) -> Callable[[], Callable[[], float]]:

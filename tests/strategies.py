@@ -29,6 +29,23 @@ equations:
   - o[t,j] = sum(i, q[t,i] * S[t,i,j]) + tanh(a[t] * sigmoid(b[t])) * v[t,j]
 """
 
+# Both reads divide, and their terms differ in sign; gates as they are given, for a scalar and for a vector.
+DIVISORS = """
+name: divisors
+inputs:
+  q: [t, i]
+  k: [t, i]
+  v: [t, j]
+  g: {axes: [t, i], domain: "[-inf, 0]"}
+  w: {axes: [t], domain: "[-inf, 0]"}
+state: ["z[i]", "S[i, j]"]
+equations:
+  - z[t,i] = exp(w[t]) * z[t-1,i] + k[t,i]
+  - S[t,i,j] = exp(g[t,i]) * S[t-1,i,j] + k[t,i] * v[t,j]
+  - a[t] = sum(i, q[t,i] * z[t,i])
+  - o[t,j] = a[t] / (1 + a[t] ** 2) + 1 / (1 + sum(i, q[t,i] * S[t-1,i,j]) ** 2)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:

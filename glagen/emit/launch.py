@@ -33,20 +33,23 @@ def launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | No
     values += ["strong"] * bool(kernel.judged)
     values += [*text["scalars"], "T", heads]
     grid = [f'_blocks({EXTENT[a]}, config["BLOCK_{EXTENT[a]}"])' for a in kernel.owned if a not in kernel.whole]
-    grid += ["N" if kernel.scans else "slots", heads + (" // GROUP" if kernel.reduces_heads else "")]
-    programs = " * ".join(grid)
+    own = heads + (" // GROUP" if kernel.reduces_heads else "")
+    in_turn = [f'RUN = _in_turn("{kernel.name}", K, V, dtype, {" * ".join([*grid, "slots", own])})'] * text["runs"]
+    programs = " * ".join([*grid, "N" if kernel.scans else "_blocks(slots, RUN)" if in_turn else "slots", own])
     walks = f", N * {heads}" if kernel.scans else ""
     lines = [f'config = _config("{kernel.name}", K, V, dtype{walks})']
     if kernel.reduces_heads:
         lines.append(f"GROUP = {_common_group(program, kernel)}")
+    lines += in_turn
     if kernel.judged:
         lines.append(f"strong = torch.empty({programs}, dtype=torch.float32, device=device)")
+    constants = [*(_group(program, name, heads) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     return [
         *lines,
         "_launch(",
         f"    {text['function']}, {'len(strong)' if kernel.judged else programs}, device,",
         f"    {', '.join(values)},",
-        f"    {', '.join(_group(program, name, heads) for name in text['groups'])},",
+        f"    {', '.join(constants)},",
         f"    {'passes=_GUARDED, ' * bool(kernel.judged)}**config,",
         ")",
     ]

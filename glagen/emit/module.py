@@ -120,6 +120,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
     rec = program.recurrence
     kernels = [_kernel(schedule, k) for k in schedule.kernels]
     text = "\n".join(line for k in kernels for line in k["body"])
+    in_turn = any(k["runs"] for k in kernels)
     twin = _twin(schedule)
     roles = {k["role"]: k for k in kernels}
     context: dict[str, Any] = {
@@ -138,6 +139,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "exact_states": schedule.exact_states,
         "divides": rec.divides,
         "tuned": schedule.tuned,
+        "in_turn": in_turn,
     }
     return context | twin | interface(program) | step(rec)
 
@@ -156,7 +158,8 @@ def twin_helpers(lines: list[str]) -> list[str]:
 
 def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     program = schedule.program
-    printer = KernelPrinter(kernel, program, schedule.chunk)
+    runs = not kernel.scans and any(x.kernel == kernel.name and x.run > 1 for x in schedule.tuned)
+    printer = KernelPrinter(kernel, program, schedule.chunk, runs)
     body = printer.print()
     words = set(re.findall(r"\w+", "\n".join(body)))
     groups = [word for word in (*printer.shared.values(), "GROUP") if word in words]
@@ -175,6 +178,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "whole": [(a, EXTENT[a]) for a in kernel.whole],
         "scans": kernel.scans,
         "reduces_heads": kernel.reduces_heads,
+        "runs": runs,
         "judged": bool(kernel.judged),
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in printer.masks],
         "uses": words & {"WIDE", "REAL", "blocks_i", "blocks_j"}

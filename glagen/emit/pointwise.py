@@ -112,6 +112,14 @@ def _sum_rows(select, x, TERMS: tl.constexpr):
         total += tl.dot(picked, term)
     return total
 ''',
+    "_row_products": '''
+@_jit
+def _row_products(x, y, PRECISION: tl.constexpr):
+    """tl.sum(x * y, axis=1) as a diagonal: what nothing but dots reads lies in shared memory as dots like it."""
+    row = tl.arange(0, x.shape[0])
+    product = tl.dot(x, tl.trans(y), input_precision=PRECISION)
+    return tl.sum(tl.where(row[:, None] == row[None, :], product, 0.0), axis=1)
+''',
     "_log1p": """
 @_jit
 def _log1p(x):

@@ -26,14 +26,16 @@ SELECT_MASK = {"through": "causal", "before": "earlier", "from": "causal_T", "af
 class KernelPrinter(KernelMemory):
     """Prints the body of one kernel."""
 
-    def __init__(self, kernel: Kernel, program: ChunkProgram, chunk: int) -> None:
+    def __init__(self, kernel: Kernel, program: ChunkProgram, chunk: int, runs: bool = False) -> None:
+        """`runs`: a program takes chunks in turn."""
         super().__init__(kernel, program)
-        self.chunk = chunk
+        self.chunk, self.runs = chunk, runs
         self.divisor = program.recurrence.divides and not kernel.of_gradients
         self.real = "REAL" if self.divisor else "tl.float32"  # the type of all that is not rounded
         # inputs without t: one value per head
         self.head_inputs = {d.name for d in program.recurrence.declarations if d.kind in ("parameter", "constant")}
         self.float32 = set(kernel.sums)  # in memory
+        self.states = {n for s in program.states for n in (s.name, s.adjoint_end)}
         self.masks: dict[str, None] = {}
         self.narrow: set[str] = set()  # tiles that may not be float32
         self.scalars: dict[str, None] = {}
@@ -59,17 +61,12 @@ class KernelPrinter(KernelMemory):
         """The lines of the kernel's body after the index arithmetic."""
         k = self.kernel
         self.defined = {n for n, _ in k.zeros} | _defined(k.body) | {s.tile for s in k.scans}
-        if k.judged:
-            self._line("strong = 0.0")
         if k.direction:
             self._walk()
         elif k.reduces_heads:
             self._members()
         else:
             self._chunk()
-        if k.judged:
-            self._line("if not STRONG:")
-            self._line("    tl.store(strong_ptr + tl.program_id(0), strong)")
         return self.text
 
     def _walk(self) -> None:
@@ -200,8 +197,15 @@ class KernelPrinter(KernelMemory):
                 raise InternalError(f"cannot print {line!r}")
 
     def _assign(self, line: Assign) -> None:
-        axes = full_axes(line)
+        axes, sign = full_axes(line), "+=" if line.accumulate else "="
         match line.expr:
+            case Apply(function="mul", args=(Ref(name=x), Ref(name=y))) if (
+                self.runs and {x, y} <= self.states and len(line.over) == 1
+            ):
+                rows = [f"{identifier(name)}.to(WIDE)" for name in (x, y)]
+                rows = rows if line.over == ("j",) else [f"tl.trans({row})" for row in rows]
+                self._line(f"{identifier(line.name)} {sign} _row_products({', '.join(rows)}, PRECISION)")
+                return
             case Apply(function="clamp" | "keep", args=(*_, Ref(name=name))) if (
                 name in self.narrow and not line.guarded
             ):
@@ -218,7 +222,6 @@ class KernelPrinter(KernelMemory):
         if line.rounded:
             value = f"({value}).to({'WIDE' if line.rounded == 'wide' else 'DOT'})"
             self.narrow.add(line.name)
-        sign = "+=" if line.accumulate else "="
         self._line(f"{identifier(line.name)} {sign} {value}")
         if line.name in self.kernel.judged:
             self._line(f"strong = tl.maximum(strong, tl.max({identifier(line.name)}, axis=0))")
@@ -238,8 +241,9 @@ class KernelPrinter(KernelMemory):
     def _row_sum(self, line: RowSum) -> None:
         select = self._mask(SELECT_MASK.get(line.select, line.select))
         source = identifier(line.source.name)
-        if len(line.axes) == 1:
+        if len(line.axes) == 1 or self.divisor:
             source += f".to({self.real})" if line.source.name in self.narrow else ""
+        if len(line.axes) == 1:
             value = f"tl.sum(tl.where({select}, {source}[None, :], 0.0), axis=1)"
         elif self.divisor:
             value = f"tl.dot({select}.to({self.real}), {source}, input_precision=PRECISION)"

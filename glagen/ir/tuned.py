@@ -32,6 +32,7 @@ class Tuned:
     block_V: int
     warps: int
     stages: int
+    run: int  # chunks that a program takes in turn, of each of which the next is loaded meanwhile; 1 in the rule
     rule: float
     measured: float
     workload: str
@@ -67,7 +68,7 @@ def _entry(path: Path, number: int, row: Any) -> Tuned:
     for name, kind in types.items():
         if not isinstance(row[name], kind) or isinstance(row[name], bool):  # type: ignore[arg-type]
             raise ValueError(f"{path}: entry {number}: `{name}` is {row[name]!r}")
-    for name in ("K", "V", "block_K", "block_V", "warps"):
+    for name in ("K", "V", "block_K", "block_V", "warps", "run"):
         if row[name] < 1 or row[name] & (row[name] - 1):
             raise ValueError(f"{path}: entry {number}: `{name}` is {row[name]}, not a power of two")
     return Tuned(**row)

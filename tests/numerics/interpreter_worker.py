@@ -1,8 +1,8 @@
 """Verifies kernels in Triton's interpreter: python -m tests.numerics.interpreter_worker NAME
 
-NAME is a spec, whose committed module is taken, or `random`: specs as tests/strategies.py makes them, or `local_sums`,
-its LOCAL_SUMS, or `guarded`, a spec with that cover, or `pieces`, some specs with sequences in pieces. In a process of
-its own, with TRITON_INTERPRET=1 from the start: Triton reads it when it is imported.
+NAME is a spec, whose committed module is taken, or `random`: specs as tests/strategies.py makes them, or `local_sums`
+or `divisors`: its LOCAL_SUMS and DIVISORS, or `guarded`, a spec with that cover, or `pieces`, some specs with sequences
+in pieces. In a process of its own, with TRITON_INTERPRET=1 from the start: Triton reads it when it is imported.
 Prints a report as JSON; exits 1 if a comparison fails.
 """
 
@@ -43,6 +43,16 @@ def main(name: str) -> int:
             cases=[wide],
             precisions=["fp32"],
             regimes=["mild"],
+        )
+        print(json.dumps({"rows": report.to_dict()["rows"]}))
+        return 0 if report.ok else 1
+    if name == "divisors":
+        report = verify(
+            document_of(strategies.DIVISORS),
+            compiled(strategies.DIVISORS),
+            cases=[Case(1, 40, 1, 20, 36)],
+            precisions=["fp32"],
+            regimes=["mild", "strong"],
         )
         print(json.dumps({"rows": report.to_dict()["rows"]}))
         return 0 if report.ok else 1

@@ -35,6 +35,12 @@ def test_sums_over_more_than_a_tile():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_divisors_in_float64():
+    """Gates as they are given, for scalars and vectors: they have to be float64 before they are summed."""
+    result = _worker("divisors")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_a_guarded_cover():
     result = _worker("guarded")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]

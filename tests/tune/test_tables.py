@@ -18,7 +18,7 @@ from glagen.pipeline import compile_spec
 from glagen.schedule.tiles import shipped
 from tests.numerics.helpers import ROOT, spec_text
 
-ONE = Tuned(9, "K", 32, "outputs", "bfloat16", 128, 128, 64, 128, 8, 2, 0.85, 0.7, "B1", "a GPU, torch 2, Triton 3")
+ONE = Tuned(9, "K", 32, "outputs", "bfloat16", 128, 128, 64, 128, 8, 2, 1, 0.85, 0.7, "B1", "a GPU, torch 2, Triton 3")
 
 
 def test_a_table_comes_back(tmp_path):
