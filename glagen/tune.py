@@ -36,9 +36,9 @@ DTYPE = torch.bfloat16
 PRECISION = "bf16"
 GAIN = 0.97  # of the rule's time: what is not faster than that may be noise
 REPEATS, WARM = 9, 2
-COLUMNS = (32, 64, 128)
+COLUMNS = (64, 128)
 WARPS = (2, 4, 8)
-STAGES = (1, 2, 3)
+STAGES, WALKING = (1, 2), (1, 2, 3)  # of kernels that take chunk by chunk, and of those that walk over them
 RUN = 8  # chunks in turn, where there is more than one stage: else nothing is loaded meanwhile
 FEWEST, MOST = 4, 128  # numbers of a tile that a thread holds
 CHUNKS = 9  # in the sequences that candidates are checked on, and a bit: more than a program takes in turn
@@ -74,7 +74,8 @@ def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: to
     """Configurations worth trying: tiles no wider than the heads, which threads can hold. They have no times yet."""
     K, V = (max(16, 1 << (extent - 1).bit_length()) for extent in (workload.K, workload.V))
     keys, values = (sorted({min(size, extent) for size in COLUMNS}) for extent in (K, V))
-    found = itertools.product([K] if "i" in kernel.whole else keys, values, WARPS, STAGES, (1, RUN))
+    stages, runs = (WALKING, (1,)) if kernel.scans else (STAGES, (1, RUN))
+    found = itertools.product([K] if "i" in kernel.whole else keys, values, WARPS, stages, runs)
     major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
     return tuple(
         Tuned(
@@ -96,7 +97,7 @@ def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: to
             device=_described(device),
         )
         for key, value, warps, stages, run in found
-        if FEWEST <= key * value / (32 * warps) <= MOST and (run == 1 or (stages > 1 and not kernel.scans))
+        if FEWEST <= key * value / (32 * warps) <= MOST and (run == 1 or stages > 1)
     )
 
 
@@ -135,7 +136,15 @@ def _is_right(source: Source, candidate: Tuned, workload: Workload, device: str)
     multiprocessors = module._multiprocessors
     try:
         vars(module)["_multiprocessors"] = lambda: 0  # so that small extents take it as it is
-        report = verify(document, module, device, cases=[case], precisions=[PRECISION], invariants=False)
+        report = verify(
+            document,
+            module,
+            device,
+            cases=[case],
+            precisions=[PRECISION],
+            invariants=False,
+            reference_device="cpu",  # as in jobs.py
+        )
         vars(module)["_multiprocessors"] = multiprocessors
         if report.ok:
             _run(module, document.name, candidate.kernel, call(document, workload, torch.device(device), DTYPE))
