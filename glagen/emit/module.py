@@ -20,7 +20,7 @@ from glagen.emit.walks import walks
 from glagen.emit.words import identifier
 from glagen.files import packaged
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.kernel import Kernel
+from glagen.ir.kernel import FORWARD, WALKS, Kernel
 from glagen.ir.recurrence import Composite, Recurrence
 from glagen.ir.schedule import Growth, Schedule
 
@@ -138,6 +138,8 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "widest_fused": schedule.widest_fused,
         "exact_states": schedule.exact_states,
         "divides": rec.divides,
+        "forward": ", ".join(f'"{name}"' for name in FORWARD),
+        "walks": ", ".join(f'"{name}"' for name in WALKS),
         "tuned": schedule.tuned,
         "in_turn": in_turn,
     }
