@@ -86,6 +86,7 @@ def _used(node: ast.stmt) -> frozenset[str]:
     if not isinstance(node, ast.FunctionDef):
         return names
     own = {n.arg for n in inner if isinstance(n, ast.arg)}
+    own |= {n.name for n in inner if isinstance(n, ast.FunctionDef) and n is not node}
     return names - own - {n.id for n in inner if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 

@@ -8,11 +8,11 @@ import re
 # How later stages name what they derive from a name: `q_down`, `log_gate_k_whole`, `dq_out`. A spec whose names follow
 # none of these patterns can never meet a derived name.
 _SUFFIXES = (
-    r"T|after|all|before|between|block|crossed_\d+|decayed|diagonal|down|end|final|from|from_start|initial|kept|keys|leaf|moved|next"
+    r"T|after|all|before|between|block|combine|crossed_\d+|decayed|diagonal|down|end|final|from|from_start|initial|kept|keys|leaf|moved|next"
     r"|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|read_later_\d+|same|sent|span|steps|sum|to_end|total|undecayed|up"
     r"|values|whole|within"
 )
-_DERIVED = re.compile(rf"^(?:log|crossed|at|in|GROUP)_|^local_\d+$|_(?:{_SUFFIXES})$")
+_DERIVED = re.compile(rf"^(?:log|crossed|at|of|in|GROUP)_|^local_\d+$|_(?:{_SUFFIXES})$")
 
 
 def derived_pattern(name: str) -> str | None:
@@ -22,7 +22,9 @@ def derived_pattern(name: str) -> str | None:
 
 
 # Globals of a generated module, besides those that begin with an underscore.
-_GLOBALS = frozenset(("F", "CHUNK", "FLOOR", "TILES", "BFLOAT16", "contextlib", "functools", "math", "threading"))
+_GLOBALS = frozenset(
+    ("F", "CHUNK", "FLOOR", "SHARE", "TILES", "BFLOAT16", "contextlib", "functools", "math", "threading")
+)
 
 
 def shadows(op: str) -> bool:

@@ -189,6 +189,14 @@ def test_no_name_of_a_spec_meets_a_word_of_the_code():
     assert not found, f"{len(found)} collisions\n" + "\n".join(found)
 
 
+@pytest.mark.parametrize(
+    ("form", "role", "name"), [("values", "OP", "wrapper"), ("states", "QQ", "dread_3_combine")], ids=lambda x: x
+)
+def test_names_that_once_met_others_stay_apart(form, role, name):
+    """A function's own function, like the op; a gradient within a backward, like an input."""
+    assert not merged(form, {role: name})
+
+
 # Words that mean something in every part of the generated code, in the role where they would do most harm.
 HARMFUL = [
     ("QQ", "row"), ("QQ", "b"), ("QQ", "head"), ("QQ", "x"), ("QQ", "dtype"), ("QQ", "config"), ("QQ", "fused"),
