@@ -27,13 +27,14 @@ ODD = [Case(1, 77, 3, 20, 40, False), Case(1, 129, 2, 256, 33), Case(1, 1, 40, 6
 TINY = [Case(1, 1, 1, 64, 64), Case(2, 2, 1, 1, 1)]
 
 
+@pytest.mark.parametrize("case", [*ODD, *TINY], ids=str)
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
-def test_odd_extents(path):
+def test_odd_extents(path, case):
+    """Packed, and with shared heads, too."""
     document, module = document_of(path.read_text()), generated(path.stem)
-    for case in (*ODD, *TINY):  # packed, and with shared heads, each
-        precisions = ["bf16", "fp32"] if case in ODD else ["fp32"]
-        report = verify(document, module, "cuda", cases=[case], precisions=precisions, regimes=["mild", "reset"])
-        assert not [f"{row}" for row in report.failures]
+    precisions = ["bf16", "fp32"] if case in ODD else ["fp32"]
+    report = verify(document, module, "cuda", cases=[case], precisions=precisions, regimes=["mild", "reset"])
+    assert not [f"{row}" for row in report.failures]
 
 
 # -- what a training framework asks (tests/emit/test_contract.py asks the PyTorch form) --------------------------------
