@@ -37,11 +37,11 @@ PRECISION = "bf16"
 GAIN = 0.97  # of the rule's time: what is not faster than that may be noise
 REPEATS, WARM = 9, 2
 COLUMNS = (64, 128)
-WARPS = (2, 4, 8)
-STAGES, WALKING = (1, 2), (1, 2, 3)  # of kernels that take chunk by chunk, and of those that walk over them
-RUN = 8  # chunks in turn, where there is more than one stage: else nothing is loaded meanwhile
-FEWEST, MOST = 4, 128  # numbers of a tile that a thread holds
+WARPS, WALKING_WARPS = (4, 8), (2, 4)  # of kernels that take chunk by chunk, and of those that walk over them
+TURNS, WALKING = ((1, 1), (2, 8)), ((2, 1), (3, 1))  # stages, and chunks in turn: loads of the next need a second stage
+FEWEST, MOST = 2, 128  # numbers of a tile that a thread holds
 CHUNKS = 9  # in the sequences that candidates are checked on, and a bit: more than a program takes in turn
+HEADS = 8  # of those: the gradient of a scalar gate is one sum a head, of few of which most may be small by chance
 
 Say = Callable[[str], None]
 
@@ -74,8 +74,8 @@ def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: to
     """Configurations worth trying: tiles no wider than the heads, which threads can hold. They have no times yet."""
     K, V = (max(16, 1 << (extent - 1).bit_length()) for extent in (workload.K, workload.V))
     keys, values = (sorted({min(size, extent) for size in COLUMNS}) for extent in (K, V))
-    stages, runs = (WALKING, (1,)) if kernel.scans else (STAGES, (1, RUN))
-    found = itertools.product([K] if "i" in kernel.whole else keys, values, WARPS, stages, runs)
+    threads, turns = (WALKING_WARPS, WALKING) if kernel.scans else (WARPS, TURNS)
+    found = itertools.product([K] if "i" in kernel.whole else keys, values, threads, turns)
     major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
     return tuple(
         Tuned(
@@ -96,8 +96,8 @@ def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: to
             workload=str(workload),
             device=_described(device),
         )
-        for key, value, warps, stages, run in found
-        if FEWEST <= key * value / (32 * warps) <= MOST and (run == 1 or stages > 1)
+        for key, value, warps, (stages, run) in found
+        if FEWEST <= key * value / (32 * warps) <= MOST
     )
 
 
@@ -132,7 +132,7 @@ def _is_right(source: Source, candidate: Tuned, workload: Workload, device: str)
     from triton.errors import TritonError
 
     document, module = parse(source), import_text(compile_spec(source, Options(tuned=(candidate,))))
-    case = Case(1, CHUNKS * module.CHUNK + 5, 2, workload.K, workload.V)
+    case = Case(2, CHUNKS * module.CHUNK + 5, HEADS, workload.K, workload.V)
     multiprocessors = module._multiprocessors
     try:
         vars(module)["_multiprocessors"] = lambda: 0  # so that small extents take it as it is

@@ -285,7 +285,7 @@ def tune(specs: tuple[Path, ...], device: str | None, names: tuple[str, ...], jo
                 for x in tuning(read(path), torch.device(place), workloads, jobs or default_jobs(place), say):
                     table = merged(table, [x])
                     write_table(output, table)
-                    tile = f"{x.block_K} by {x.block_V}, {x.warps} warps, {x.stages} stages"
+                    tile = f"{x.block_K} by {x.block_V}, {x.warps} warps, {x.stages} stages, {x.run} in turn"
                     click.echo(f"{path} {x.workload} {x.kernel}: {tile}: {x.measured:.3f} ms, the rule's {x.rule:.3f}")
         except (ValueError, ChildProcessError) as error:
             click.echo(f"{path}: {error}", err=True)

@@ -30,7 +30,7 @@ def launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | No
         values.append(renamed.get(name, identifier(name)))
     heads = "H" if kernel.of_states else "M"
     values += [PACKED, "first_slot"] if kernel.scans else ["place", "slots"]
-    values += ["strong"] * bool(kernel.judged)
+    values += ["strong", "programs"] * bool(kernel.judged)
     values += [*text["scalars"], "T", heads]
     grid = [f'_blocks({EXTENT[a]}, config["BLOCK_{EXTENT[a]}"])' for a in kernel.owned if a not in kernel.whole]
     own = heads + (" // GROUP" if kernel.reduces_heads else "")
@@ -42,15 +42,15 @@ def launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | No
         lines.append(f"GROUP = {_common_group(program, kernel)}")
     lines += in_turn
     if kernel.judged:
-        lines.append(f"strong = torch.empty({programs}, dtype=torch.float32, device=device)")
+        lines += [f"programs = {programs}", "strong = torch.empty(programs, dtype=torch.float32, device=device)"]
     constants = [*(_group(program, name, heads) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     return [
         *lines,
         "_launch(",
-        f"    {text['function']}, {'len(strong)' if kernel.judged else programs}, device,",
+        f"    {text['function']}, {'programs' if kernel.judged else programs}, device,",
         f"    {', '.join(values)},",
         f"    {', '.join(constants)},",
-        f"    {'passes=_GUARDED, ' * bool(kernel.judged)}**config,",
+        f"    {'passes=_guarded(programs), ' * bool(kernel.judged)}**config,",
         ")",
     ]
 

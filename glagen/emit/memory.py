@@ -66,17 +66,19 @@ class KernelMemory:
         return Tensor(name, kind, axes, optional, shared)
 
     def _address(self, tensor: Tensor) -> tuple[str, str]:
-        """Pointer arithmetic and mask for a tile of a tensor; an offset that is used again gets a name."""
+        """Pointer arithmetic and mask for a tile of a tensor; what is used again gets a name.
+
+        Only where a tile begins may be beyond what 32 bits count: in it, fewer bits are fewer instructions.
+        """
         self.tensors.setdefault(tensor.name, tensor)
-        pointer = f"{identifier(tensor.name)}_ptr"
-        offset = self._offset(tensor)
+        parts = self._offsets(tensor)
         if tensor.kind in ("rows", "states") and len(tensor.axes) > 1:
-            owner = tensor.name.removesuffix("_out")
-            offset = self._named(f"at_{self.sources.get(owner, owner)}", offset)
+            owner = self.sources.get(owner := tensor.name.removesuffix("_out"), owner)
+            parts = [self._named(f"{word}_{owner}", part) for word, part in zip(("of", "at"), parts, strict=True)]
         mask = " & ".join(spread_triton(BOUND[a], (a,), tensor.axes) for a in tensor.axes)
         if len(tensor.axes) > 1 and tensor.kind != "state":
             mask = self._named(f"in_{''.join(tensor.axes)}", mask)
-        return f"{pointer} + {offset}", mask
+        return " + ".join([f"{identifier(tensor.name)}_ptr", *parts]), mask
 
     def _named(self, name: str, value: str) -> str:
         if not any(name in scope for scope in self.scopes):
@@ -84,25 +86,23 @@ class KernelMemory:
             self._line(f"{name} = {value}")
         return name
 
-    def _offset(self, tensor: Tensor) -> str:
+    def _offsets(self, tensor: Tensor) -> list[str]:
+        """Where the tile begins, which is before its rows and columns, and where its elements are from there on."""
         axes, group = tensor.axes, tensor.shared
         heads, h = (f"(H // {group})", f"h // {group}") if group else ("H", "h")
-        lead = {
-            "rows": f"line * {heads} + {h}",
-            "row_parts": f"line * {heads} + {h}",
-            "head": h,
-            "head_parts": f"slot * {heads} + {h}",
-            "state": f"sequence * {heads} + {h}",
-            "states": f"slot * {heads} + {h}",
-        }[tensor.kind]
+        place = {"rows": "first", "row_parts": "first", "head": "", "head_parts": "slot", "state": "sequence"}
+        lead = place.get(tensor.kind, "slot")
+        begin = f"{lead} * {heads} + {h}" if lead else h
         steps = [(EXTENT[a], spread_triton(a, (a,), axes)) for a in axes if a in EXTENT]
         steps += [(f"blocks_{a}", f"block_{a}") for a in self._part_axes(tensor)]
-        if not steps:
-            return lead
-        offset = spread_triton(f"({lead})", ("t",), axes) if "t" in axes else f"({lead})"
-        for n, (extent, index) in enumerate(steps):
-            offset = f"{f'({offset})' if n else offset} * {extent} + {index}"
-        return offset
+        begin = " * ".join([f"({begin})" if steps else begin, *(extent for extent, _ in steps)])
+        inside = ""
+        if "t" in axes:
+            inside = f"row * {heads}" if axes == ("t",) else spread_triton(f"(row * {heads})", ("t",), axes)
+        for extent, index in steps:
+            before = f"({inside})" if " + " in inside else inside
+            inside = f"{before} * {extent} + {index}" if inside else index
+        return [begin, inside] if inside else [begin]
 
     def _part_axes(self, tensor: Tensor) -> list[str]:
         if not tensor.kind.endswith("_parts"):

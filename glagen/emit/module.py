@@ -161,7 +161,7 @@ def twin_helpers(lines: list[str]) -> list[str]:
 def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     program = schedule.program
     runs = not kernel.scans and any(x.kernel == kernel.name and x.run > 1 for x in schedule.tuned)
-    printer = KernelPrinter(kernel, program, schedule.chunk, runs)
+    printer = KernelPrinter(kernel, program, schedule.chunk)
     body = printer.print()
     words = set(re.findall(r"\w+", "\n".join(body)))
     groups = [word for word in (*printer.shared.values(), "GROUP") if word in words]

@@ -114,11 +114,24 @@ def _sum_rows(select, x, TERMS: tl.constexpr):
 ''',
     "_row_products": '''
 @_jit
-def _row_products(x, y, PRECISION: tl.constexpr):
-    """tl.sum(x * y, axis=1) as a diagonal: what nothing but dots reads lies in shared memory as dots like it."""
-    row = tl.arange(0, x.shape[0])
-    product = tl.dot(x, tl.trans(y), input_precision=PRECISION)
-    return tl.sum(tl.where(row[:, None] == row[None, :], product, 0.0), axis=1)
+def _row_products(x, y):
+    """tl.sum(x * y, axis=1). Of bfloat16 as diagonals of dots of 16 rows each: threads would take longer to convert all
+    that, and what nothing but dots reads lies in shared memory as dots like it."""
+    if x.dtype == BFLOAT16:
+        blocks: tl.constexpr = x.shape[0] // 16
+        row = tl.arange(0, 16)
+        diagonal = row[:, None] == row[None, :]
+        products = tl.dot(x.reshape(blocks, 16, x.shape[1]), y.reshape(blocks, 16, x.shape[1]).permute(0, 2, 1))
+        total = tl.sum(tl.where(diagonal[None, :, :], products, 0.0), axis=2).reshape(x.shape[0])
+    else:
+        total = tl.sum(x.to(tl.float32) * y.to(tl.float32), axis=1)
+    return total
+''',
+    "_exp": '''
+@_jit
+def _exp(x):
+    """e to the x. GPUs have powers of 2; tl.exp adds to one what keeps results below 2**-126, which are 0 here."""
+    return tl.exp(x) if x.dtype == tl.float64 else tl.exp2(x * 1.4426950408889634)
 ''',
     "_log1p": """
 @_jit
@@ -129,26 +142,26 @@ def _log1p(x):
     "_softplus": """
 @_jit
 def _softplus(x):
-    return tl.where(x < 0.0, 0.0, x) + _log1p(tl.exp(-tl.abs(x)))
+    return tl.where(x < 0.0, 0.0, x) + _log1p(_exp(-tl.abs(x)))
 """,
     "_expm1": """
 @_jit
 def _expm1(x):
-    u = tl.exp(x)
+    u = _exp(x)
     near = tl.where((u == 1.0) | (u == 0.0), 1.0, tl.log(u))
     return tl.where(u == 1.0, x, tl.where(tl.abs(x) < 1.0, (u - 1.0) * (x / near), u - 1.0))
 """,
     "_power": """
 @_jit
 def _power(x, y):
-    return tl.exp(y * tl.log(x))
+    return _exp(y * tl.log(x))
 """,
 }
-HELPER_NEEDS = {"_softplus": ("_log1p",)}
+HELPER_NEEDS = {"_softplus": ("_log1p", "_exp"), "_expm1": ("_exp",), "_power": ("_exp",)}
 
 TRITON = Dialect(
     functions={
-        "exp": "tl.exp({x})",
+        "exp": "_exp({x})",
         "log": "tl.log({x})",
         "sigmoid": "tl.sigmoid({x})",
         "logsigmoid": "-_softplus(-({x}))",

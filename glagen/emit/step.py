@@ -157,7 +157,7 @@ class _StepKernel:
         update = name
         for gate in state.gates:
             axes = SIDE_AXES[gate.side]
-            decay = f"tl.exp({self._write(gate.log, axes)})"
+            decay = TRITON.functions["exp"].format(x=self._write(gate.log, axes))
             update += f" * {spread_triton(decay, axes, ('i', 'j'))}"
         for write in state.writes:
             update += tidy(f" + {self._tile(write.key, 'i')} * {self._tile(write.value, 'j')}")

@@ -26,10 +26,9 @@ SELECT_MASK = {"through": "causal", "before": "earlier", "from": "causal_T", "af
 class KernelPrinter(KernelMemory):
     """Prints the body of one kernel."""
 
-    def __init__(self, kernel: Kernel, program: ChunkProgram, chunk: int, runs: bool = False) -> None:
-        """`runs`: a program takes chunks in turn."""
+    def __init__(self, kernel: Kernel, program: ChunkProgram, chunk: int) -> None:
         super().__init__(kernel, program)
-        self.chunk, self.runs = chunk, runs
+        self.chunk = chunk
         self.divisor = program.recurrence.divides and not kernel.of_gradients
         self.real = "REAL" if self.divisor else "tl.float32"  # the type of all that is not rounded
         # inputs without t: one value per head
@@ -105,7 +104,6 @@ class KernelPrinter(KernelMemory):
         self._leave()
 
     def _chunk(self, scanned: bool = False) -> None:
-        self._line("line = first + row  # of [B, T]")
         self._line("in_T = row < left")
         self._body(self.kernel.body)
         for scan in self.kernel.scans if scanned else ():
@@ -199,12 +197,11 @@ class KernelPrinter(KernelMemory):
     def _assign(self, line: Assign) -> None:
         axes, sign = full_axes(line), "+=" if line.accumulate else "="
         match line.expr:
-            case Apply(function="mul", args=(Ref(name=x), Ref(name=y))) if (
-                self.runs and {x, y} <= self.states and len(line.over) == 1
-            ):
-                rows = [f"{identifier(name)}.to(WIDE)" for name in (x, y)]
-                rows = rows if line.over == ("j",) else [f"tl.trans({row})" for row in rows]
-                self._line(f"{identifier(line.name)} {sign} _row_products({', '.join(rows)}, PRECISION)")
+            case Apply(function="mul", args=(Ref(name=x), Ref(name=y))) if {x, y} <= self.states and line.over:
+                rows = [identifier(name) for name in (x, y)]
+                rows = rows if "j" in line.over else [f"tl.trans({row})" for row in rows]
+                value = f"_row_products({', '.join(rows)})"
+                self._line(f"{identifier(line.name)} {sign} {f'tl.sum({value})' if len(line.over) > 1 else value}")
                 return
             case Apply(function="clamp" | "keep", args=(*_, Ref(name=name))) if (
                 name in self.narrow and not line.guarded
@@ -222,9 +219,11 @@ class KernelPrinter(KernelMemory):
         if line.rounded:
             value = f"({value}).to({'WIDE' if line.rounded == 'wide' else 'DOT'})"
             self.narrow.add(line.name)
-        self._line(f"{identifier(line.name)} {sign} {value}")
         if line.name in self.kernel.judged:
-            self._line(f"strong = tl.maximum(strong, tl.max({identifier(line.name)}, axis=0))")
+            assert isinstance(line.expr, Apply)
+            self._line(f"strong = tl.maximum(strong, tl.max({self.writer.write(line.expr.args[0], axes)}))")
+            value += " if STRONG else tl.zeros([CHUNK], dtype=tl.float32)"
+        self._line(f"{identifier(line.name)} {sign} {value}")
 
     def _operand(self, operand: Operand, first: bool, shared: str, wide: bool) -> str:
         name = f"{identifier(operand.name)}.to({'WIDE' if wide else 'DOT'})"

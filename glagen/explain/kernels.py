@@ -87,7 +87,7 @@ def _traffic(schedule: Schedule, kernel: Kernel) -> tuple[list[str], list[str]]:
 
 def _on_chip(kernel: Kernel) -> str:
     kept = [f"`{s.tile}` {_shape(('i', 'j'))}, from chunk to chunk" for s in kernel.scans]
-    sums = [f"`{name}` {_shape(axes)}" for name, axes in kernel.zeros]
+    sums = [f"`{name}` {_shape(axes)}" for name, axes in kernel.added.items()]
     kept += [f"sums of one chunk: {', '.join(sums)}"] if sums else []
     return "; ".join(kept) or "the tiles of one chunk, nothing beyond it"
 
@@ -158,8 +158,9 @@ def _passes(line: Blocks, chunk: int) -> str:
 
 
 def _measured(x: Tuned) -> str:
+    in_turn = f", {x.run} chunks in turn" if x.run > 1 else ""
     where = f"compute capability {x.architecture}, {x.dtype}, heads of {x.K} by {x.V} and a little less"
-    return f"{where}: {x.block_K} by {x.block_V}; {x.warps} warps, {_stages(x.stages)}"
+    return f"{where}: {x.block_K} by {x.block_V}; {x.warps} warps, {_stages(x.stages)}{in_turn}"
 
 
 def _stages(count: int) -> str:

@@ -1,7 +1,7 @@
 """Lines of tile code, and the kernels made of them: what both printers (Triton and PyTorch) print.
 
 A tile is a name with axes; a row axis is t or s (both number the steps of a chunk). Lines are in single assignment,
-apart from `accumulate`, which adds to a tile that starts at zero.
+apart from `accumulate`, which adds to a tile: one that another line begins, or that starts at zero.
 """
 
 from __future__ import annotations
@@ -90,6 +90,11 @@ class Blocks:
     gate: str
     body: tuple[BlockLine, ...]
     when: str = ""
+
+    @property
+    def is_passed_once(self) -> bool:
+        """Is the body always run, and no more than once?"""
+        return self.kind in ("leaf", "guard") and not self.when
 
 
 Line = Load | Assign | Dot | RowSum | Blocks
@@ -181,8 +186,18 @@ class Kernel:
     def judged(self) -> frozenset[str]:
         """The tiles that say which rows need the blocks that only some do. With any, the kernel runs twice: as if no
         row did, then again in the programs that met one that does."""
-        lines = [line for item in self.body for line in (item.body if isinstance(item, Loop) else (item,))]
-        return frozenset(line.name for line in lines if isinstance(line, Assign) and line.at_hand)
+        return frozenset(line.name for line in self.lines if isinstance(line, Assign) and line.at_hand)
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """All lines, in loops and out of them."""
+        return tuple(line for item in self.body for line in (item.body if isinstance(item, Loop) else (item,)))
+
+    @property
+    def added(self) -> dict[str, tuple[str, ...]]:
+        """The tiles that lines add to, with their axes."""
+        inner = (x for line in self.lines for x in (line.body if isinstance(line, Blocks) else (line,)))
+        return {x.name: x.axes for x in inner if not isinstance(x, Load) and x.accumulate}
 
 
 def written(line: Line) -> tuple[str, ...]:

@@ -8,7 +8,22 @@ from typing import Any
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs_of
 from glagen.ir.expr import Expr, apply, ref
-from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Line, Load, Loop, Scan, Store, Tiles, read, written
+from glagen.ir.kernel import (
+    Assign,
+    BlockLine,
+    Blocks,
+    Dot,
+    Kernel,
+    Line,
+    Load,
+    Loop,
+    RowSum,
+    Scan,
+    Store,
+    Tiles,
+    read,
+    written,
+)
 from glagen.schedule.covers import Cover
 from glagen.schedule.lower import Lowering
 from glagen.schedule.partial import local_sums, require_whole
@@ -78,7 +93,7 @@ def build(
     carried = {scan.tile for scan in scans}
     loads = _loads(program, lines, scans, stores, carried, sums)
     roots = [s.tile for s in stores] + [r for s in scans for r in _names(s.update)]
-    body = _phases([*loads, *lines], shape.looped, roots)
+    body = _begun(_phases([*loads, *lines], shape.looped, roots))
     for axis in blocked:
         require_whole(body, stores, axis)
     zeros = _zeros([line for item in body for line in (item.body if isinstance(item, Loop) else (item,))])
@@ -167,12 +182,40 @@ def _loads(
     return [x for x in loads if x.name not in scalars]
 
 
+def _begun(body: tuple[Line | Loop, ...]) -> tuple[Line | Loop, ...]:
+    """The same, where what is first added to a tile is what the tile begins with, unless a loop or a condition is in
+    the way: to add to zero is work that compilers may not leave out."""
+    known: set[str] = set()
+
+    def first(line: BlockLine) -> BlockLine:
+        fresh = line.name not in known
+        known.add(line.name)
+        return replace(line, accumulate=False) if fresh and line.accumulate else line
+
+    found: list[Line | Loop] = []
+    for item in body:
+        match item:
+            case Loop(body=lines):
+                known |= {name for line in lines for name in written(line)}
+            case Blocks() if item.is_passed_once:
+                item = replace(item, body=tuple(first(line) for line in item.body))
+            case Assign() | Dot() | RowSum():
+                item = first(item)
+            case _:
+                known |= set(written(item))
+        found.append(item)
+    return tuple(found)
+
+
 def _zeros(lines: list[Line]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Tiles that are added to before any line begins them."""
     found: dict[str, tuple[str, ...]] = {}
+    begun: set[str] = set()
     for line in lines:
         for inner in line.body if isinstance(line, Blocks) else (line,):
-            if not isinstance(inner, Load) and inner.accumulate:
+            if not isinstance(inner, Load) and inner.accumulate and inner.name not in begun:
                 found[inner.name] = inner.axes
+            begun.add(inner.name)
     return tuple(found.items())
 
 

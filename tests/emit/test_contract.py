@@ -232,6 +232,18 @@ def test_heads_that_do_not_divide_are_refused(op):
                 op.function(**(op.tensors | {d.name: three}))
 
 
+def test_more_numbers_a_step_than_a_chunk_can_count_are_refused(op):
+    given = [d for d in op.document.declarations if d.name in op.tensors]
+    heads = 2**23 // max(op.tensors[d.name].shape[-1] for d in given if {"i", "j"} & set(d.axes)) + 1
+    many = {}
+    for d in given:
+        x = op.tensors[d.name][:, :1] if d.kind == "input" else op.tensors[d.name]
+        axis = 2 if d.kind == "input" else 0
+        many[d.name] = x.narrow(axis, 0, 1).expand(*x.shape[:axis], heads, *x.shape[axis + 1 :])
+    with pytest.raises(ValueError, match=r"numbers a step, expected fewer than 8388608"):
+        op.function(**many)
+
+
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
 

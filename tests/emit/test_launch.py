@@ -63,6 +63,17 @@ def test_the_second_launch_asks_triton_nothing(module):
     assert kernel.launched == [(n, (7, 1, 1), (NUMBERS, 0.5, 48, 64, strong)) for n, strong in enumerate((False, True))]
 
 
+def test_programs_of_the_second_pass_look_after_many(module, monkeypatch):
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 2)
+    kernel, many = Kernel(), 8 * 2 * module.SHARE
+    kernel.arg_names += ("SHARE",)
+    for programs, second in ((many - 1, many - 1), (many, 16), (many + 1, 17), (many + 1, 17)):
+        module._launch(kernel, programs, DEVICE, NUMBERS, 0.5, 48, K=64, passes=module._guarded(programs))
+        grids = [grid[0] for _, grid, _ in kernel.launched[-2:]] or [grid[0] for grid, *_ in kernel.compiled[-2:]]
+        assert grids == [programs, second]
+    assert [c["SHARE"] for *_, c in kernel.compiled] == [1, 1, 1, module.SHARE]
+
+
 @pytest.mark.parametrize(
     "other",
     [

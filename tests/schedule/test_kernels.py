@@ -79,15 +79,18 @@ def test_sums_are_complete_before_they_are_used(name, cover):
 def test_tiles_are_assigned_once(name, cover):
     _, plan = planned(name, cover)
     for kernel in plan.kernels:
-        where: dict[str, set[str | None]] = {}
+        begun = {name: "at zero" for name, _ in kernel.zeros}
         plain: dict[tuple[str, str | None], int] = {}
         for loop, line in lines_of(kernel):
+            always = loop is None and (not isinstance(line, Blocks) or line.is_passed_once)
             for x in line.body if isinstance(line, Blocks) else (line,):
-                added = not isinstance(x, Load) and x.accumulate
-                where.setdefault(x.name, set()).add("sum" if added else "value")
-                if not added and not isinstance(line, Blocks):
+                if not isinstance(x, Load) and x.accumulate:
+                    assert begun.get(x.name) in ("at zero", "by a line"), f"{x.name} is added to, and nothing begins it"
+                    continue
+                assert begun.get(x.name) != "at zero", f"{x.name} is a sum, and a line begins it anew"
+                begun.setdefault(x.name, "by a line" if always else "where it is used")
+                if not isinstance(line, Blocks):
                     plain[x.name, loop] = plain.get((x.name, loop), 0) + 1
-        assert all(len(kinds) == 1 for kinds in where.values()), {n for n, k in where.items() if len(k) > 1}
         assert all(count == 1 for count in plain.values()), {n for n, c in plain.items() if c > 1}
 
 

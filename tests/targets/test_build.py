@@ -36,6 +36,7 @@ SAMPLE += [
     ("gla", "sm_90", "bfloat16", 11, 13),
     ("gsa", "sm_90", "bfloat16", 128, 128),
     ("linear_attn", "sm_90", "bfloat16", 128, 128),  # chunks of 64 rows, which wgmma takes
+    ("mlstm", "sm_90", "float32", 64, 64),  # states in float64 beside float32
 ]
 ALL = [
     (name, target, dtype, K, V)

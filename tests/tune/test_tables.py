@@ -92,7 +92,8 @@ def test_explain_tells_of_it():
 
     document = parse(Source("gla.yaml", spec_text("gla")))
     text = " ".join(explain(document, plan(document, Options(tuned=(ONE,))), "text").split())
-    assert "compute capability 9, bfloat16, heads of 128 by 128 and a little less: 64 by 128; 8 warps, 2 stages" in text
+    where = "compute capability 9, bfloat16, heads of 128 by 128 and a little less"
+    assert f"{where}: 64 by 128; 8 warps, 2 stages" in text
 
 
 def test_states_of_several_take_nothing():
