@@ -285,8 +285,8 @@ def tune(specs: tuple[Path, ...], device: str | None, names: tuple[str, ...], jo
                 for x in tuning(read(path), torch.device(place), workloads, jobs or default_jobs(place), say):
                     table = merged(table, [x])
                     write_table(output, table)
-                    tile = f"{x.block_K} by {x.block_V}, {x.warps} warps, {x.stages} stages, {x.run} in turn"
-                    click.echo(f"{path} {x.workload} {x.kernel}: {tile}: {x.measured:.3f} ms, the rule's {x.rule:.3f}")
+                    times = f"{x.measured:.3f} ms, the rule's {x.rule:.3f}"
+                    click.echo(f"{path} {x.workload} {x.kernel}: {x.configuration}: {times}")
         except (ValueError, ChildProcessError) as error:
             click.echo(f"{path}: {error}", err=True)
             return False

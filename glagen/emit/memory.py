@@ -73,7 +73,8 @@ class KernelMemory:
         self.tensors.setdefault(tensor.name, tensor)
         parts = self._offsets(tensor)
         if tensor.kind in ("rows", "states") and len(tensor.axes) > 1:
-            owner = self.sources.get(owner := tensor.name.removesuffix("_out"), owner)
+            name = tensor.name.removesuffix("_out")
+            owner = self.sources.get(name, name)
             parts = [self._named(f"{word}_{owner}", part) for word, part in zip(("of", "at"), parts, strict=True)]
         mask = " & ".join(spread_triton(BOUND[a], (a,), tensor.axes) for a in tensor.axes)
         if len(tensor.axes) > 1 and tensor.kind != "state":
@@ -90,9 +91,14 @@ class KernelMemory:
         """Where the tile begins, which is before its rows and columns, and where its elements are from there on."""
         axes, group = tensor.axes, tensor.shared
         heads, h = (f"(H // {group})", f"h // {group}") if group else ("H", "h")
-        place = {"rows": "first", "row_parts": "first", "head": "", "head_parts": "slot", "state": "sequence"}
-        lead = place.get(tensor.kind, "slot")
-        begin = f"{lead} * {heads} + {h}" if lead else h
+        begin = {
+            "rows": f"first * {heads} + {h}",
+            "row_parts": f"first * {heads} + {h}",
+            "head": h,
+            "head_parts": f"slot * {heads} + {h}",
+            "state": f"sequence * {heads} + {h}",
+            "states": f"slot * {heads} + {h}",
+        }[tensor.kind]
         steps = [(EXTENT[a], spread_triton(a, (a,), axes)) for a in axes if a in EXTENT]
         steps += [(f"blocks_{a}", f"block_{a}") for a in self._part_axes(tensor)]
         begin = " * ".join([f"({begin})" if steps else begin, *(extent for extent, _ in steps)])

@@ -59,7 +59,7 @@ class KernelPrinter(KernelMemory):
     def print(self) -> list[str]:
         """The lines of the kernel's body after the index arithmetic."""
         k = self.kernel
-        self.defined = {n for n, _ in k.zeros} | _defined(k.body) | {s.tile for s in k.scans}
+        self.defined = {n for line in k.lines for n in written(line)} | {s.tile for s in k.scans}
         if k.direction:
             self._walk()
         elif k.reduces_heads:
@@ -161,7 +161,7 @@ class KernelPrinter(KernelMemory):
     # -- lines -------------------------------------------------------------------------------------------------------
 
     def _body(self, body: tuple[Line | Loop, ...]) -> None:
-        for name, axes in self.kernel.zeros:
+        for name, axes in self.kernel.zeros.items():
             self._line(f"{identifier(name)} = tl.zeros([{', '.join(BLOCK[a] for a in axes)}], dtype={self.real})")
         for item in body:
             if isinstance(item, Loop):
@@ -261,14 +261,6 @@ class KernelPrinter(KernelMemory):
         for inner in line.body:
             self._any(inner)
         self.indent = outside
-
-
-def _defined(body: tuple[Line | Loop, ...]) -> set[str]:
-    names: set[str] = set()
-    for item in body:
-        for line in item.body if isinstance(item, Loop) else (item,):
-            names |= set(written(line))
-    return names
 
 
 def shape(axes: tuple[str, ...]) -> str:

@@ -158,9 +158,8 @@ def _passes(line: Blocks, chunk: int) -> str:
 
 
 def _measured(x: Tuned) -> str:
-    in_turn = f", {x.run} chunks in turn" if x.run > 1 else ""
     where = f"compute capability {x.architecture}, {x.dtype}, heads of {x.K} by {x.V} and a little less"
-    return f"{where}: {x.block_K} by {x.block_V}; {x.warps} warps, {_stages(x.stages)}{in_turn}"
+    return f"{where}: {x.configuration}"
 
 
 def _stages(count: int) -> str:

@@ -79,7 +79,7 @@ def dump_kernel(kernel: Kernel) -> str:
     walk += [f"whole {','.join(kernel.whole)}"] if kernel.whole else []
     walk += [f"walks {kernel.direction}"] if kernel.direction else []
     lines = [f"kernel {kernel.name}: {'; '.join(walk)}"]
-    lines += [f"zero {name}{_axes(axes)}" for name, axes in kernel.zeros]
+    lines += [f"zero {name}{_axes(axes)}" for name, axes in kernel.zeros.items()]
     for item in kernel.body:
         if isinstance(item, Loop):
             lines.append(f"for block of {item.axis}")

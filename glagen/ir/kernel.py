@@ -6,6 +6,7 @@ apart from `accumulate`, which adds to a tile: one that another line begins, or 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from glagen.errors import InternalError
@@ -165,7 +166,6 @@ class Kernel:
     whole: tuple[str, ...]  # axes of which one block holds everything
     direction: str | None  # scans: "forward" or "reverse"; None: one chunk a program
     scans: tuple[Scan, ...]
-    zeros: tuple[tuple[str, tuple[str, ...]], ...]  # accumulators
     body: tuple[Line | Loop, ...]
     stores: tuple[Store, ...]
     tiles: Tiles
@@ -196,8 +196,18 @@ class Kernel:
     @property
     def added(self) -> dict[str, tuple[str, ...]]:
         """The tiles that lines add to, with their axes."""
-        inner = (x for line in self.lines for x in (line.body if isinstance(line, Blocks) else (line,)))
-        return {x.name: x.axes for x in inner if not isinstance(x, Load) and x.accumulate}
+        return {x.name: x.axes for x in self._single_lines() if not isinstance(x, Load) and x.accumulate}
+
+    @property
+    def zeros(self) -> dict[str, tuple[str, ...]]:
+        """Those of them that no line begins: they start at zero."""
+        begun = {x.name for x in self._single_lines() if isinstance(x, Load) or not x.accumulate}
+        return {name: axes for name, axes in self.added.items() if name not in begun}
+
+    def _single_lines(self) -> Iterator[Load | BlockLine]:
+        """All lines, with those of blocks in their place."""
+        for line in self.lines:
+            yield from line.body if isinstance(line, Blocks) else (line,)
 
 
 def written(line: Line) -> tuple[str, ...]:

@@ -43,6 +43,13 @@ class Tuned:
         """What it is for."""
         return self.architecture, self.gates, self.chunk, self.kernel, self.dtype, self.K, self.V
 
+    @property
+    def configuration(self) -> str:
+        """What was measured, in words."""
+        stages = f"{self.stages} stage{'s' * (self.stages > 1)}"
+        in_turn = f", {self.run} chunks in turn" if self.run > 1 else ""
+        return f"{self.block_K} by {self.block_V}; {self.warps} warps, {stages}{in_turn}"
+
 
 def merged(*tables: Iterable[Tuned]) -> tuple[Tuned, ...]:
     """All of them, later ones in the place of earlier ones for the same; sorted."""

@@ -96,7 +96,6 @@ def build(
     body = _begun(_phases([*loads, *lines], shape.looped, roots))
     for axis in blocked:
         require_whole(body, stores, axis)
-    zeros = _zeros([line for item in body for line in (item.body if isinstance(item, Loop) else (item,))])
     return Kernel(
         name=shape.name,
         doc=shape.doc,
@@ -105,7 +104,6 @@ def build(
         whole=shape.whole,
         direction=shape.direction,
         scans=scans,
-        zeros=zeros,
         body=body,
         stores=tuple(stores),
         tiles=_tiles(program, shape),
@@ -205,18 +203,6 @@ def _begun(body: tuple[Line | Loop, ...]) -> tuple[Line | Loop, ...]:
                 known |= set(written(item))
         found.append(item)
     return tuple(found)
-
-
-def _zeros(lines: list[Line]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Tiles that are added to before any line begins them."""
-    found: dict[str, tuple[str, ...]] = {}
-    begun: set[str] = set()
-    for line in lines:
-        for inner in line.body if isinstance(line, Blocks) else (line,):
-            if not isinstance(inner, Load) and inner.accumulate and inner.name not in begun:
-                found[inner.name] = inner.axes
-            begun.add(inner.name)
-    return tuple(found.items())
 
 
 def _axes_used(line: Line) -> set[str]:

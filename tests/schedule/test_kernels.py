@@ -38,14 +38,14 @@ def test_nothing_is_used_before_it_is_defined(name, cover):
     document, plan = planned(name, cover)
     scalars = {d.name for d in document.declarations if d.kind == "scalar"} | OUTSIDE
     for kernel in plan.kernels:
-        ready = scalars | {s.tile for s in kernel.scans} | {n for n, _ in kernel.zeros}
+        ready = scalars | {s.tile for s in kernel.scans} | set(kernel.zeros)
         loops: dict[str, set[str]] = {}
         for loop, line in lines_of(kernel):
             used = {n for n in read(line) if not n.startswith("%")}
             here = ready | loops.get(loop, set())
             assert used <= here, f"{kernel.name}: {written(line)} uses {used - here}"
             own = set(written(line))
-            if loop is None or own <= {n for n, _ in kernel.zeros}:
+            if loop is None or own <= set(kernel.zeros):
                 ready |= own
             else:
                 loops.setdefault(loop, set()).update(own)  # a loop's tiles are those of its last block outside
@@ -79,7 +79,7 @@ def test_sums_are_complete_before_they_are_used(name, cover):
 def test_tiles_are_assigned_once(name, cover):
     _, plan = planned(name, cover)
     for kernel in plan.kernels:
-        begun = {name: "at zero" for name, _ in kernel.zeros}
+        begun = dict.fromkeys(kernel.zeros, "at zero")
         plain: dict[tuple[str, str | None], int] = {}
         for loop, line in lines_of(kernel):
             always = loop is None and (not isinstance(line, Blocks) or line.is_passed_once)
