@@ -60,7 +60,7 @@ def tune(
     if not import_text(compile_spec(source, Options(tuned=())))._on_triton(torch.empty(0, device=device, dtype=DTYPE)):
         raise ValueError(f"kernels do not run on {device}")
     for workload in workloads:
-        kernels = [k for k in planned.kernels if not (k.whole and planned.widest_fused < workload.K)]
+        kernels = [k for k in planned.kernels if not (k.whole and k.tiles.bfloat16[0] < workload.K)]
         tried = [x for kernel in kernels for x in candidates(planned, kernel, workload, device)]
         say(f"{workload.name}: checking {len(tried)} configurations")
         right = _right(source, tried, workload, str(device), jobs, say)
@@ -176,7 +176,7 @@ def _time(source: Source, kernel: str, table: tuple[Tuned, ...], given: Call) ->
         if called is wanted:
             spans.append(stop())
 
-    vars(module)["_launch"] = launched
+    vars(module)["_launch"], vars(module)["_stays_on_chip"] = launched, lambda *_: kernel == "fused"
     totals = []
     for _ in range(WARM + REPEATS):
         spans.clear()

@@ -73,8 +73,8 @@ class _Finder:
         self.outputs: tuple[Output, ...] = ()
 
     def fresh(self, name: str) -> str:
-        """A name that the spec does not have, made of this one."""
-        while name in self.taken:
+        """A name that the spec does not have, nor as that of a gradient, made of this one."""
+        while {name, f"d{name}"} & self.taken:
             name += "_"
         self.taken.add(name)
         return name

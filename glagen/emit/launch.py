@@ -94,16 +94,15 @@ def chunk_states(name: str, heads: str) -> str:
 
 
 def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    names = ", ".join(identifier(s.name) for s in program.states)
-    initials = [f"{s.name}_initial" for s in program.states]
-    finals = [f"{s.name}_final" for s in program.states]
+    state = program.states[0].name
+    name, initials, finals = identifier(state), [f"{state}_initial"], [f"{state}_final"]
+    given = [*arguments(program), *initials, PACKED, "packing", *finals]
     outs = [identifier(o.name) for o in program.outputs]
     results = ", ".join([*outs, *finals])
-    none = ", ".join(["torch.empty(0, dtype=_kept_type(dtype), device=device)"] * len(program.states))
     wide = "torch.float32" if program.recurrence.part_of else "dtype"
     return [
-        f"def _forward_triton({', '.join([*arguments(program), *initials, PACKED, 'fused'])}):",
-        '    """Outputs, final states, and the states that enter each chunk (empty where they stay on chip)."""',
+        f"def _forward_triton({', '.join([*arguments(program), *initials, PACKED, 'states'])}):",
+        '    """Outputs, final states, and the states that enter each chunk (empty unless they are to be saved)."""',
         f"    packing = _packing({PACKED}, *{identifier(lead(program.recurrence).name)}.shape[:2])",
         *head(program),
         *indented(
@@ -114,12 +113,14 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         ),
         *indented([new(f, "N", "H", "K", "V") for f in finals]),
         *indented(_sums(program, kernels, "sums")),
-        "    if fused:",
+        '    kept = states == "saved"',
+        "    if _stays_on_chip(states, N * M, K, V, dtype):",
+        f"        {chunk_states(state, 'H')} if kept else None",
         *indented(launch(program, kernels["fused"]), 2),
-        f"        return {results}, {none}",
-        f"    ({names},) = _states_triton({', '.join([*arguments(program), *initials, PACKED, 'packing', *finals])})",
-        *indented(launch(program, kernels["outputs"])),
-        f"    return {results}, {names}",
+        "    else:",
+        f"        ({name},) = _states_triton({', '.join(given)})",
+        *indented(launch(program, kernels["outputs"]), 2),
+        f"    return {results}, {name} if kept else torch.empty(0, dtype=_kept_type(dtype), device=device)",
     ]
 
 

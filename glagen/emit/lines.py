@@ -10,10 +10,12 @@ CANONICAL = ("t", "s", "i", "j")
 
 def full_axes(line: Assign) -> tuple[str, ...]:
     """The axes of the expression before its sum, in the order of its own matrices."""
+    if not line.over:
+        return line.axes
     for r in refs(line.expr):
         if len(r.indices) == 2:
             return tuple(x.axis for x in r.indices)
-    return tuple(sorted({*line.axes, *line.over}, key=CANONICAL.index)) if line.over else line.axes
+    return tuple(sorted({*line.axes, *line.over}, key=CANONICAL.index))
 
 
 def summed_positions(line: Assign) -> tuple[int, ...]:

@@ -79,6 +79,8 @@ def number_text(value: Fraction) -> str:
 def spread_triton(text: str, own: Axes, axes: Axes) -> str:
     if own in (axes, ()):
         return text
+    if own == axes[::-1]:
+        return f"tl.trans({text})"
     if len(axes) == 2 and len(own) == 1 and own[0] in axes:
         return f"{text}[:, None]" if own[0] == axes[0] else f"{text}[None, :]"
     raise InternalError(f"{text} with axes {own} does not fit {axes}")
@@ -102,14 +104,60 @@ TRITON_HELPERS = {
 def _sum_rows(select, x, TERMS: tl.constexpr):
     """select @ x for a 0/1 matrix, x in TERMS bfloat16 terms, or in one if that is what it is: 2 err by 2**-17 of x,
     3 hold all bits of a float32."""
-    picked = select.to(BFLOAT16)
-    rest = x.to(tl.float32)
-    term = rest.to(BFLOAT16)
-    total = tl.dot(picked, term)
-    for _ in tl.static_range(0 if x.dtype == BFLOAT16 else TERMS - 1):
-        rest = rest - term.to(tl.float32)
+    if x.dtype == tl.float64:
+        total = tl.dot(select.to(tl.float64), x, input_precision="ieee")
+    else:
+        picked = select.to(BFLOAT16)
+        rest = x.to(tl.float32)
         term = rest.to(BFLOAT16)
-        total += tl.dot(picked, term)
+        total = tl.dot(picked, term)
+        for _ in tl.static_range(0 if x.dtype == BFLOAT16 else TERMS - 1):
+            rest = rest - term.to(tl.float32)
+            term = rest.to(BFLOAT16)
+            total += tl.dot(picked, term)
+    return total
+''',
+    "_sum_between": '''
+@_jit
+def _sum_between(x, TRANSPOSED: tl.constexpr, BEFORE: tl.constexpr, TERMS: tl.constexpr):
+    """[t, s]: the sum of x over the steps after s through t (BEFORE: before t), 0 without any; TRANSPOSED: [s, t].
+
+    For types with fewer digits a difference of sums from the first step, which errs by 2**-24 of those."""
+    row = tl.arange(0, x.shape[0])
+    t, s = (row[None, :], row[:, None]) if TRANSPOSED else (row[:, None], row[None, :])
+    if TERMS == 2:
+        through = tl.cumsum(x)
+        up_to = through - x if BEFORE else through
+        apart = up_to[None, :] - through[:, None] if TRANSPOSED else up_to[:, None] - through[None, :]
+        total = tl.where(t > s, apart, 0.0)
+    elif TRANSPOSED:
+        steps = tl.where(row[:, None] < t if BEFORE else row[:, None] <= t, x[:, None], 0.0)
+        total = _sum_rows(row[:, None] < row[None, :], steps, TERMS)
+    else:
+        steps = tl.where(row[:, None] > s, x[:, None], 0.0)
+        total = _sum_rows(row[:, None] > row[None, :] if BEFORE else row[:, None] >= row[None, :], steps, TERMS)
+    return total
+''',
+    "_sum_after": '''
+@_jit
+def _sum_after(x, TERMS: tl.constexpr):
+    """Each step's sum of x over all later ones; see _sum_between for TERMS."""
+    if TERMS == 2:
+        total = tl.cumsum(x, reverse=True) - x
+    else:
+        row = tl.arange(0, x.shape[0])
+        total = tl.sum(tl.where(row[:, None] < row[None, :], x[None, :], 0.0), axis=1)
+    return total
+''',
+    "_sum_before": '''
+@_jit
+def _sum_before(x, TERMS: tl.constexpr):
+    """Each step's sum of x over all earlier ones; see _sum_between for TERMS."""
+    if TERMS == 2:
+        total = tl.cumsum(x) - x
+    else:
+        row = tl.arange(0, x.shape[0])
+        total = tl.sum(tl.where(row[:, None] > row[None, :], x[None, :], 0.0), axis=1)
     return total
 ''',
     "_row_products": '''
@@ -157,7 +205,12 @@ def _power(x, y):
     return _exp(y * tl.log(x))
 """,
 }
-HELPER_NEEDS = {"_softplus": ("_log1p", "_exp"), "_expm1": ("_exp",), "_power": ("_exp",)}
+HELPER_NEEDS = {
+    "_sum_between": ("_sum_rows",),
+    "_softplus": ("_log1p", "_exp"),
+    "_expm1": ("_exp",),
+    "_power": ("_exp",),
+}
 
 TRITON = Dialect(
     functions={

@@ -108,8 +108,12 @@ class TwinPrinter:
         )
 
     def _row_sum(self, line: RowSum) -> None:
-        select = self._mask(SELECT_MASK.get(line.select, line.select))
-        value = f"_row_sums({select}, {identifier(line.source.name)}, {len(line.axes)})"
+        name, select = identifier(line.source.name), SELECT_MASK.get(line.select, line.select)
+        if line.apart:  # rows t sum what comes after s; transposed, rows s what comes up to t
+            upright = line.axes == ("t", "s")
+            rows, columns = (select, "earlier") if upright else ("earlier_T", f"{select}_T")
+            name, select = f"torch.where({self._mask(columns)}, {name}[..., :, None], 0.0)", rows
+        value = f"_row_sums({self._mask(select)}, {name}, {len(line.axes)})"
         self._put(line.name, value, line.accumulate)
 
     def _blocks(self, line: Blocks) -> None:

@@ -33,6 +33,7 @@ class KernelPrinter(KernelMemory):
         self.real = "REAL" if self.divisor else "tl.float32"  # the type of all that is not rounded
         # inputs without t: one value per head
         self.head_inputs = {d.name for d in program.recurrence.declarations if d.kind in ("parameter", "constant")}
+        self.turned = kernel.turned
         self.float32 = set(kernel.sums)  # in memory
         self.states = {n for s in program.states for n in (s.name, s.adjoint_end)}
         self.masks: dict[str, None] = {}
@@ -84,11 +85,22 @@ class KernelPrinter(KernelMemory):
             if scan.saved:
                 self._line("# the state that enters this chunk" if k.direction == "forward" else
                            "# the gradient of the state that leaves this chunk")  # fmt: skip
-                self._store(self._tensor(scan.saved, "states", ("i", "j")), identifier(scan.tile))
+                self._keep(scan, scan.saved)
         self._chunk(scanned=True)
         self._leave()
         for scan in k.scans:
             self._last(scan)
+
+    def _keep(self, scan: Scan, saved: str) -> None:
+        """Store the state that enters a chunk; beside outputs only where wanted, by one of the heads that read it."""
+        optional = bool(self.kernel.stores)
+        tensor = self._tensor(saved, "states", ("i", "j"), optional)
+        if not optional:
+            self._store(tensor, self._upright(scan.tile))
+            return
+        address, mask = self._address(tensor)
+        mask += " & (h % READS == 0)" if tensor.shared else ""
+        self._given(tensor, f"tl.store({address}, {self._upright(scan.tile)}, mask={mask})")
 
     def _members(self) -> None:
         """A loop over heads that share a head of some tensor, whose gradient is summed over them."""
@@ -107,7 +119,10 @@ class KernelPrinter(KernelMemory):
         self._line("in_T = row < left")
         self._body(self.kernel.body)
         for scan in self.kernel.scans if scanned else ():
-            self._line(f"{identifier(scan.tile)} = {self.writer.write(scan.update, ('i', 'j'))}")
+            if not (isinstance(scan.update, Ref) and scan.update.name == scan.tile):
+                self._line(f"{identifier(scan.tile)} = {self.writer.write(scan.update, scan.axes)}")
+            for dot in scan.added:
+                self._dot(dot)
         for store in self.kernel.stores:
             self._store_out(store)
 
@@ -115,16 +130,20 @@ class KernelPrinter(KernelMemory):
         tensor = self._tensor(scan.first, "state", ("i", "j"), optional=True)
         self.tensors[tensor.name] = tensor
         name = identifier(scan.tile)
-        self._line(f"{name} = tl.zeros([BLOCK_K, BLOCK_V], dtype={self.real})")
+        self._line(f"{name} = tl.zeros([{', '.join(BLOCK[a] for a in scan.axes)}], dtype={self.real})")
         once = self.kernel.direction == "reverse"  # the gradient of a final state is one for all heads that read it
-        self._given(tensor, f"{name} += {self._load_text(tensor, once)}")
+        self._given(tensor, f"{name} += {spread_triton(self._load_text(tensor, once), tensor.axes, scan.axes)}")
 
     def _last(self, scan: Scan) -> None:
         tensor = self._tensor(scan.last, "state", ("i", "j"), optional=True)
         address, mask = self._address(tensor)
         if tensor.shared:
             mask += " & (h % READS == 0)"
-        self._given(tensor, f"tl.store({address}, {identifier(scan.tile)}, mask={mask})")
+        self._given(tensor, f"tl.store({address}, {self._upright(scan.tile)}, mask={mask})")
+
+    def _upright(self, tile: str) -> str:
+        """A tile as tensors lie in memory."""
+        return f"tl.trans({identifier(tile)})" if tile in self.turned else identifier(tile)
 
     # -- what comes and goes ------------------------------------------------------------------------------------------
 
@@ -145,7 +164,7 @@ class KernelPrinter(KernelMemory):
     def _store_out(self, store: Store) -> None:
         """A result; a gradient where it is wanted, summed over the heads that share its tensor's."""
         tensor = self._out(store)
-        value = identifier(store.tile)
+        value = self._upright(store.tile)
         if not tensor.optional:
             self._store(tensor, value)
             return
@@ -220,8 +239,12 @@ class KernelPrinter(KernelMemory):
             value = f"({value}).to({'WIDE' if line.rounded == 'wide' else 'DOT'})"
             self.narrow.add(line.name)
         if line.name in self.kernel.judged:
-            assert isinstance(line.expr, Apply)
-            self._line(f"strong = tl.maximum(strong, tl.max({self.writer.write(line.expr.args[0], axes)}))")
+            match line.expr:
+                case Apply(args=(Apply(function="sub", args=(limit, gates)),)):
+                    least = f"tl.min({self.writer.write(gates, axes)})"
+                    self._line(f"strong = tl.maximum(strong, {self.writer.write(limit, ())} - {least})")
+                case _:
+                    raise InternalError(f"{line.name} says in no known way which rows are strong")
             value += " if STRONG else tl.zeros([CHUNK], dtype=tl.float32)"
         self._line(f"{identifier(line.name)} {sign} {value}")
 
@@ -238,17 +261,29 @@ class KernelPrinter(KernelMemory):
         self._line(f"{identifier(line.name)} {sign} tl.dot({x}, {y}, input_precision=PRECISION)")
 
     def _row_sum(self, line: RowSum) -> None:
+        source = self._upright(line.source.name)
+        if line.source.indices == ("t",):
+            value = self._sums_of_steps(line, source)
+            self._line(f"{identifier(line.name)} {'+=' if line.accumulate else '='} {value}")
+            return
         select = self._mask(SELECT_MASK.get(line.select, line.select))
-        source = identifier(line.source.name)
-        if len(line.axes) == 1 or self.divisor:
-            source += f".to({self.real})" if line.source.name in self.narrow else ""
-        if len(line.axes) == 1:
-            value = f"tl.sum(tl.where({select}, {source}[None, :], 0.0), axis=1)"
-        elif self.divisor:
-            value = f"tl.dot({select}.to({self.real}), {source}, input_precision=PRECISION)"
-        else:
-            value = f"_sum_rows({select}, {source}, TERMS)"
+        source += f".to({self.real})" if self.divisor and line.source.name in self.narrow else ""
+        value = f"_sum_rows({select}, {source}, TERMS)"
         self._line(f"{identifier(line.name)} {'+=' if line.accumulate else '='} {value}")
+
+    def _sums_of_steps(self, line: RowSum, source: str) -> str:
+        """Sums of what has one number a step."""
+        source += f".to({self.real})" if line.source.name in self.narrow else ""
+        if line.apart:
+            if line.select not in ("through", "before"):
+                raise InternalError(f"{line.name} sums {line.select}, apart")
+            return f"_sum_between({source}, {line.axes == ('s', 't')}, {line.select == 'before'}, TERMS)"
+        if line.select in ("through", "from"):
+            return f"tl.cumsum({source}{', reverse=True' if line.select == 'from' else ''})"
+        if line.exponent:
+            return f"_sum_{line.select}({source}, TERMS)"
+        select = self._mask(SELECT_MASK[line.select])
+        return f"tl.sum(tl.where({select}, {source}[None, :], 0.0), axis=1)"
 
     def _blocks(self, line: Blocks) -> None:
         header, definitions = opening_text(line, self.chunk, "tl.where")

@@ -33,14 +33,20 @@ def kernels(schedule: Schedule) -> Section:
     if fused:
         blocks.append(
             say(
-                f"{names} does the whole forward alone, for keys up to {schedule.widest_fused} wide; the two other "
-                "forward kernels do it in turn, with more programs at a time and the chunk states in memory for the "
-                "backward."
+                f"{names} does the whole forward alone, for keys up to {schedule.widest_fused} wide, "
+                f"{_fused(schedule)}. The two other forward kernels do it in turn, with more programs at a time and "
+                "chunk states in memory."
             )
         )
     for kernel in schedule.kernels:
         blocks += [Subtitle(f"Kernel `{kernel.name}`"), say(Quote(kernel.doc)), Facts(tuple(_facts(schedule, kernel)))]
     return Section("The kernels", tuple(blocks))
+
+
+def _fused(schedule: Schedule) -> str:
+    asked = 'where `states="recomputed"` asks for it'
+    faster = schedule.faster_fused and not schedule.program.recurrence.part_of
+    return f"in bfloat16 wherever it has a program for each multiprocessor, else {asked}" if faster else asked
 
 
 def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
@@ -86,7 +92,7 @@ def _traffic(schedule: Schedule, kernel: Kernel) -> tuple[list[str], list[str]]:
 
 
 def _on_chip(kernel: Kernel) -> str:
-    kept = [f"`{s.tile}` {_shape(('i', 'j'))}, from chunk to chunk" for s in kernel.scans]
+    kept = [f"`{s.tile}` {_shape(s.axes)}, from chunk to chunk" for s in kernel.scans]
     sums = [f"`{name}` {_shape(axes)}" for name, axes in kernel.added.items()]
     kept += [f"sums of one chunk: {', '.join(sums)}"] if sums else []
     return "; ".join(kept) or "the tiles of one chunk, nothing beyond it"

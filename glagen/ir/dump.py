@@ -102,7 +102,7 @@ def dump_line(line: Line) -> list[str]:
         case Dot(name=name, axes=axes, x=x, y=y, wide=wide):
             return [f"{name}{_axes(axes)} {_equals(line)} {x} @ {y}{_note(['wide'] if wide else [])}"]
         case RowSum(name=name, axes=axes, source=source, select=select):
-            return [f"{name}{_axes(axes)} {_equals(line)} sum({select}) {source}"]
+            return [f"{name}{_axes(axes)} {_equals(line)} sum({select}{', after s' * line.apart}) {source}"]
         case Blocks(kind=kind, leaf=leaf, body=body, when=when):
             return [
                 f"for blocks {kind} {leaf}{f', if any {when}' if when else ''}",
@@ -114,7 +114,8 @@ def dump_line(line: Line) -> list[str]:
 
 def _scan(scan: Scan) -> str:
     saved = f", saved in {scan.saved}" if scan.saved else ""
-    return f"next {scan.tile} = {show(scan.update)}  # from {scan.first} to {scan.last}{saved}"
+    total = " + ".join([show(scan.update), *(f"{dot.x} @ {dot.y}" for dot in scan.added)])
+    return f"next {scan.tile} = {total}  # from {scan.first} to {scan.last}{saved}"
 
 
 def _store(store: Store) -> str:

@@ -64,13 +64,22 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class RowSum:
-    """name[x, ...] = sum over the steps tau that `select` gives row x of source[tau, ...], in float32 throughout."""
+    """name[x, ...] = sum over the steps tau that `select` gives row x of source[tau, ...], in float32 throughout.
+
+    `apart`: name[t, s] (or [s, t]) = the same sum for row t, but only over steps after s; 0 if s is t or later.
+    `exponent`: the sum is only seen by an exponential. That of a narrow type may then be a difference of longer sums.
+    """
 
     name: str
     axes: tuple[str, ...]
     source: Operand
     select: str
     accumulate: bool = False
+    exponent: bool = False
+
+    @property
+    def apart(self) -> bool:
+        return len(self.axes) > len(self.source.indices)
 
 
 BlockLine = Assign | Dot | RowSum
@@ -122,7 +131,8 @@ class Loop:
 class Scan:
     """A state that stays on chip while the kernel walks over chunks.
 
-    `tile` is read by the body; after it, tile = `update`. Chunk states go to `saved` where that is not None.
+    `tile` is read by the body; after it, tile = `update`, to which the dots of `added` are added. Chunk states go to
+    `saved` where that is not None.
     """
 
     tile: str
@@ -131,6 +141,13 @@ class Scan:
     last: str  # tensor it ends in (may be absent)
     saved: str | None
     reverse: bool = False
+    added: tuple[Dot, ...] = ()
+    axes: tuple[str, str] = ("i", "j")  # of the tile
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names that make the next state, its own among them."""
+        return (*(r.name for r in refs(self.update)), *(o.name for dot in self.added for o in (dot.x, dot.y)))
 
 
 FORWARD = ("states", "outputs", "fused")  # the kernels that make states and outputs, by name
@@ -192,6 +209,12 @@ class Kernel:
     def lines(self) -> tuple[Line, ...]:
         """All lines, in loops and out of them."""
         return tuple(line for item in self.body for line in (item.body if isinstance(item, Loop) else (item,)))
+
+    @property
+    def turned(self) -> frozenset[str]:
+        """The tiles that have the columns of values first (see schedule/turn.py)."""
+        written = {x.name for x in self._single_lines() if len(x.axes) == 2 and x.axes[0] == "j"}
+        return frozenset(written | {scan.tile for scan in self.scans if scan.axes[0] == "j"})
 
     @property
     def added(self) -> dict[str, tuple[str, ...]]:

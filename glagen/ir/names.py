@@ -9,7 +9,7 @@ import re
 # none of these patterns can never meet a derived name.
 _SUFFIXES = (
     r"T|after|all|before|between|block|combine|crossed_\d+|decayed|diagonal|down|end|final|from|from_start|initial|kept|keys|leaf|moved|next"
-    r"|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|read_later_\d+|same|sent|span|steps|sum|to_end|total|undecayed|up"
+    r"|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|read_later_\d+|same|sent|span|steps|sum|to_end|total|undecayed|unscaled|up"
     r"|values|whole|within"
 )
 _DERIVED = re.compile(rf"^(?:log|crossed|at|of|in|GROUP)_|^local_\d+$|_(?:{_SUFFIXES})$")

@@ -48,9 +48,17 @@ class Schedule:
     twin_forward: tuple[Line | Scan, ...]
     twin_backward: tuple[Line | Scan, ...]
     certificate: tuple[Growth, ...]
-    widest_fused: int  # the widest key axis that a program keeps on chip whole
+    faster_fused: bool  # a forward that keeps the state on chip is faster than one with chunk states in memory
     exact_states: bool  # chunk states stay in float32 and are made of float32, whatever dots read them in
     tuned: tuple[Tuned, ...]  # those of its kernels
+
+    @property
+    def widest_fused(self) -> str:
+        """Keys of how many columns a program keeps on chip whole, in words."""
+        tiles = next(k.tiles for k in self.kernels if k.whole)
+        wide, other = tiles.bfloat16[0], max(tiles.float16[0], tiles.float32[0])
+        part = bool(self.program.recurrence.part_of)
+        return f"{other}" if part or wide == other else f"{wide} in bfloat16, else {other}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from glagen.ir.chunk import Decay, Operand
 from glagen.ir.expr import Ref, apply
 from glagen.ir.kernel import Assign, RowSum
-from glagen.schedule.tile import Workspace, keep, tile
+from glagen.schedule.tile import Workspace, tile
 
 ROW_SELECT = {"start": {False: "through", True: "before"}, "end": {False: "after"}}
 SUFFIX = {"start": "from_start", "end": "to_end"}
@@ -28,7 +28,7 @@ def factor(work: Workspace, decay: Decay) -> Ref:
     if name not in work.known:
         work.known[name] = name
         select = ROW_SELECT[edge.at][row.before]
-        work.emit(RowSum(f"log_{name}", axes, Operand(gate.name, axes), select))
+        work.emit(RowSum(f"log_{name}", axes, Operand(gate.name, axes), select, exponent=True))
         work.emit(Assign(name, axes, apply("exp", tile(f"log_{name}", *axes))))
     return tile(name, *axes)
 
@@ -40,13 +40,7 @@ def between(work: Workspace, decay: Decay, transposed: bool) -> Ref:
     axes = ("s", "t") if transposed else ("t", "s")
     if name not in work.known:
         work.known[name] = name
-        gate = tile(decay.gate, "t")
-        if transposed:  # rows s sum tau > s of the gates with tau <= t
-            mask = "earlier_T" if decay.upper.before else "causal_T"
-            source, select = keep(mask, tile(decay.gate, "s"), "s", "t"), "after"
-        else:  # rows t sum tau <= t of the gates with tau > s
-            source, select = keep("earlier", gate, "t", "s"), ROW_SELECT["start"][decay.upper.before]
-        work.emit(Assign(f"{name}_steps", axes, source))
-        work.emit(RowSum(f"log_{name}", axes, Operand(f"{name}_steps", axes), select))
+        select = ROW_SELECT["start"][decay.upper.before]
+        work.emit(RowSum(f"log_{name}", axes, Operand(decay.gate, ("t",)), select, exponent=True))
         work.emit(Assign(name, axes, apply("exp", tile(f"log_{name}", *axes))))
     return tile(name, *axes)

@@ -1,33 +1,20 @@
-"""Lines to kernels: which statements a kernel needs for its goals, and what stands in which loop."""
+"""Kernels of their goals: which statements they need, what they load, store and carry."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs_of
 from glagen.ir.expr import Expr, apply, ref
-from glagen.ir.kernel import (
-    Assign,
-    BlockLine,
-    Blocks,
-    Dot,
-    Kernel,
-    Line,
-    Load,
-    Loop,
-    RowSum,
-    Scan,
-    Store,
-    Tiles,
-    read,
-    written,
-)
+from glagen.ir.kernel import Assign, Kernel, Line, Load, Scan, Store, Tiles, read, written
 from glagen.schedule.covers import Cover
 from glagen.schedule.lower import Lowering
+from glagen.schedule.order import begun, heaviest_first, in_order, phases, pruned
 from glagen.schedule.partial import local_sums, require_whole
+from glagen.schedule.sums import added_to_states, added_to_tiles
 from glagen.schedule.tiles import chunk_of, chunk_tiles, fused_tiles, scan_tiles
+from glagen.schedule.turn import turned
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +65,7 @@ def build(
     absent = {"i", "j"} - {shape.looped} if shape.makes_sums else set(blocked)
     sums = {n: o for n, (a, o) in local_sums(program).items() if a in absent and n not in wanted}
     statements = needed(program, wanted, states | set(sums))
-    lowering = Lowering(program, covers, shape.looped, statements)
+    lowering = Lowering(program, covers, shape.looped, statements, turned=bool(shape.whole))
     lines: list[Line] = list(lowering.run())
     stores = []
     for goal in goals:
@@ -92,8 +79,13 @@ def build(
     )
     carried = {scan.tile for scan in scans}
     loads = _loads(program, lines, scans, stores, carried, sums)
-    roots = [s.tile for s in stores] + [r for s in scans for r in _names(s.update)]
-    body = _begun(_phases([*loads, *lines], shape.looped, roots))
+    lines, scans = added_to_states(lines, scans, stores)
+    if shape.whole:
+        lines, scans = turned(added_to_tiles(lines, scans, stores), scans)
+    roots = [s.tile for s in stores] + [r for s in scans for r in s.reads]
+    body = begun(phases([*loads, *lines], shape.looped, roots))
+    if shape.whole:
+        body = heaviest_first(body, roots)
     for axis in blocked:
         require_whole(body, stores, axis)
     return Kernel(
@@ -114,15 +106,11 @@ def build(
 
 def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:
     if shape.whole:
-        return fused_tiles()
+        return fused_tiles(program)
     if shape.direction:
         return scan_tiles(chunk_of(program))
     gated = frozenset(axis for gate in program.gates for axis in gate.axes)
     return chunk_tiles(shape.owned, gated, shape.reduces_heads)
-
-
-def _names(expr: Expr) -> list[str]:
-    return list(read(Assign("", (), expr)))
 
 
 def _summed(goal: Goal) -> tuple[str, list[Line]]:
@@ -150,7 +138,7 @@ def order_twin(
     loads = _loads(program, lines, tuple(scans), [], {s.tile for s in scans}, {})
     items: list[Line | Scan] = [*loads, *lines, *scans]
     ends = [scan.tile for scan in scans]
-    return tuple(_prune(_sorted(items), roots + ends))
+    return tuple(pruned(in_order(items), roots + ends))
 
 
 def _loads(
@@ -163,7 +151,7 @@ def _loads(
 ) -> list[Load]:
     """What is used and not defined: inputs, cotangents, chunk states, local sums that another kernel has made."""
     defined = {n for line in lines for n in written(line)} | carried
-    used = [n for line in lines for n in read(line)] + [n for s in scans for n in _names(s.update)]
+    used = [n for line in lines for n in read(line)] + [n for s in scans for n in s.reads]
     used += [s.tile for s in stores]
     axes = {d.name: d.axes for d in program.recurrence.declarations}
     axes |= {s.name: ("i", "j") for s in program.states} | {s.adjoint_end: ("i", "j") for s in program.states}
@@ -178,141 +166,6 @@ def _loads(
         loads.append(Load(name, axes[name]))
     scalars = {d.name for d in program.recurrence.declarations if d.kind == "scalar"}
     return [x for x in loads if x.name not in scalars]
-
-
-def _begun(body: tuple[Line | Loop, ...]) -> tuple[Line | Loop, ...]:
-    """The same, where what is first added to a tile is what the tile begins with, unless a loop or a condition is in
-    the way: to add to zero is work that compilers may not leave out."""
-    known: set[str] = set()
-
-    def first(line: BlockLine) -> BlockLine:
-        fresh = line.name not in known
-        known.add(line.name)
-        return replace(line, accumulate=False) if fresh and line.accumulate else line
-
-    found: list[Line | Loop] = []
-    for item in body:
-        match item:
-            case Loop(body=lines):
-                known |= {name for line in lines for name in written(line)}
-            case Blocks() if item.is_passed_once:
-                item = replace(item, body=tuple(first(line) for line in item.body))
-            case Assign() | Dot() | RowSum():
-                item = first(item)
-            case _:
-                known |= set(written(item))
-        found.append(item)
-    return tuple(found)
-
-
-def _axes_used(line: Line) -> set[str]:
-    """Axes a line works on, those it sums over included."""
-    match line:
-        case Load(axes=axes):
-            return set(axes)
-        case Assign(axes=axes, over=over):
-            return {*axes, *over}
-        case Dot(axes=axes, x=x, y=y):
-            return {*axes, *x.indices, *y.indices}
-        case Blocks(body=body):
-            return {a for x in body for a in _axes_used(x)}
-        case _:
-            return set(line.axes)
-
-
-def _phases(lines: list[Line], looped: str | None, roots: list[str]) -> tuple[Line | Loop, ...]:
-    """Order lines; put what has the looped axis into loops, as few as dependencies allow.
-
-    A sum over the looped axis is complete after its loop; what needs it and the looped axis both goes to a later loop,
-    where lines without sums of their own (loads, maps) are repeated.
-    """
-    ordered = _prune(_sorted(lines), roots)
-    if looped is None:
-        return tuple(ordered)
-    phase: dict[str, int] = {}  # name -> first loop it can be used in (out of loops: before that loop)
-    placed: list[tuple[int, bool, Line]] = []
-    for line in ordered:
-        inside = looped in _axes_used(line)
-        at = max((phase[n] for n in read(line) if n in phase), default=0)
-        sums = inside and _accumulates(line)
-        placed.append((at, inside, line))
-        for name in written(line):
-            phase[name] = max(phase.get(name, 0), at + 1 if sums else at)
-    placed = _late(placed)
-    body: list[Line | Loop] = []
-    last = max((at for at, _, _ in placed), default=0)
-    for n in range(last + 1):
-        body += [line for at, inside, line in placed if at == n and not inside]
-        results = [line for at, inside, line in placed if at == n and inside and _accumulates(line)]
-        available = [line for at, inside, line in placed if at <= n and inside and not _accumulates(line)]
-        if results:
-            inner = _prune([x for x in ordered if x in available or x in results], _needs(results))
-            body.append(Loop(looped, tuple(inner)))
-    return tuple(body)
-
-
-def _late(placed: list[tuple[int, bool, Line]]) -> list[tuple[int, bool, Line]]:
-    """The same with each line outside of loops as late as its users allow: no loop holds what only later ones need."""
-    last = max((at for at, _, _ in placed), default=0)
-    due: dict[str, int] = {}  # name -> the first loop before or in which it is used
-    late = []
-    for at, inside, line in reversed(placed):
-        if not inside:
-            at = max(at, min((due.get(n, last) for n in written(line)), default=at))
-        late.append((at, inside, line))
-        for name in (*read(line), *written(line)):
-            due[name] = min(due.get(name, last), at)
-    return late[::-1]
-
-
-def _needs(lines: list[Line]) -> list[str]:
-    return [n for line in lines for n in (*read(line), *written(line))]
-
-
-def _accumulates(line: Line) -> bool:
-    inner = line.body if isinstance(line, Blocks) else (line,)
-    return any(not isinstance(x, Load) and x.accumulate for x in inner)
-
-
-def _prune(lines: list[Any], roots: list[str]) -> list[Any]:
-    """Only what leads to `roots`, within a cover's blocks too. Requires: definitions before uses."""
-    wanted = set(roots)
-    kept: list[Any] = []
-    for line in reversed(lines):
-        if set(_writes(line)) & wanted:
-            if isinstance(line, Blocks):
-                line = replace(line, body=tuple(_prune(list(line.body), list(wanted))))
-            kept.append(line)
-            wanted |= set(_reads(line))
-    return kept[::-1]
-
-
-def _writes(item: Line | Scan) -> tuple[str, ...]:
-    return (item.tile,) if isinstance(item, Scan) else written(item)
-
-
-def _reads(item: Line | Scan) -> tuple[str, ...]:
-    return tuple(n for n in _names(item.update) if n != item.tile) if isinstance(item, Scan) else read(item)
-
-
-def _sorted(lines: list[Any]) -> list[Any]:
-    """Definitions before uses, else in the given order; a tile that accumulates is ready after its last addition."""
-    remaining = list(lines)
-    out: list[Line] = []
-    while remaining:
-        pending: dict[str, int] = {}
-        for line in remaining:
-            for name in _writes(line):
-                pending[name] = pending.get(name, 0) + 1
-        for line in remaining:
-            own = set(_writes(line))
-            if not any(pending.get(n, 0) - (n in own) > 0 for n in _reads(line)):
-                remaining.remove(line)
-                out.append(line)
-                break
-        else:
-            raise InternalError(f"lines depend on each other: {[_writes(x) for x in remaining]}")
-    return out
 
 
 def gradient_goals(program: ChunkProgram, axis: str) -> tuple[Goal, ...]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, Contract, Crossing, Decay, GateGradient, Map, Operand, Statement
-from glagen.ir.expr import Apply, Expr, Number, Ref, apply
+from glagen.ir.expr import Apply, Expr, Number, Ref, apply, free_axes
 from glagen.ir.kernel import Assign, Dot, Line
 from glagen.schedule.crossings import gate_gradient
 from glagen.schedule.factors import SUFFIX, between, factor
 from glagen.schedule.merge import merge_blocks
 from glagen.schedule.tile import Crossed, Workspace, axes_of, keep, natural, tile, times
 from glagen.schedule.triangle import covered_apply, covered_scores
+from glagen.schedule.turn import COLUMN
 
 
 class Lowering(Workspace):
@@ -49,7 +50,8 @@ class Lowering(Workspace):
             case Contract(operands=operands, out=out, order=str()):
                 for operand in operands:
                     if operand.indices == ("t", "s"):
-                        (self._upright if "t" in out.indices else self._transposed).add(operand.name)
+                        upright = ("t" in out.indices) != self.turned
+                        (self._upright if upright else self._transposed).add(operand.name)
             case GateGradient(crossings=crossings):
                 for crossing in crossings:
                     self._note_crossing(crossing)
@@ -108,6 +110,8 @@ class Lowering(Workspace):
             row = decay.upper.at if decay.upper.is_row else decay.lower.at
             needed = {row, *decay.axes}
             holders = [o for o in statement.operands if needed <= set(o.indices)]
+            if self.turned:  # the smaller one: a program has a block of the value columns
+                holders.sort(key=lambda o: COLUMN not in o.indices)
             if needed <= set(statement.out.indices) and (not holders or not decay.axes):
                 on_result.append(decay)
             elif holders:
@@ -116,13 +120,31 @@ class Lowering(Workspace):
                 raise InternalError(f"no operand of {statement.out} can carry {decay}")
         x, y = (self._scaled(o, tuple(on_operand[o.name])) for o in statement.operands)
         x, y = self._ordered(statement.out, x, y)
+        numbers: tuple[Expr, ...] = ()
+        if statement.part == "inter" and "t" in statement.out.indices:
+            (x, of_x), (y, of_y) = self._bare(x), self._bare(y)
+            numbers = (*of_x, *of_y)
         out = natural(statement.out)
         axes = tuple(index.axis for index in out.indices)
         looped = self.looped in statement.over
-        plain = f"{out.name}_undecayed" if on_result else out.name
+        factors = (*(factor(self, d) for d in on_result), *numbers)
+        plain = f"{out.name}_{'undecayed' if on_result else 'unscaled'}" if factors else out.name
         self.emit(Dot(plain, axes, x, y, accumulate=looped, wide=self._is_wide(x, y)))  # type: ignore[arg-type]
-        if on_result:
-            self.emit(Assign(out.name, axes, times(tile(plain, *axes), *(factor(self, d) for d in on_result))))
+        if factors:
+            self.emit(Assign(out.name, axes, times(tile(plain, *axes), *factors)))
+
+    def _bare(self, operand: Operand) -> tuple[Operand, tuple[Expr, ...]]:
+        """An operand without the numbers that an input is multiplied by, and those: a dot's result can be multiplied
+        by them as well, and the input goes from memory to the dot as it is."""
+        made = next((s for s in self.statements if isinstance(s, Map) and s.out.name == operand.name), None)
+        if made is None or made.over:
+            return operand, ()
+        factors = _factors(made.expr)
+        numbers = tuple(x for x in factors if not free_axes(x))
+        values = [x for x in factors if free_axes(x)]
+        if len(values) != 1 or not isinstance(values[0], Ref) or natural(made.out).indices != values[0].indices:
+            return operand, ()
+        return Operand(values[0].name, operand.indices), numbers
 
     def _ordered(self, out: Operand, x: Operand, y: Operand) -> tuple[Operand, Operand]:
         """The operand with the result's first index comes first."""
@@ -168,11 +190,13 @@ class Lowering(Workspace):
         if vector:
             covered_scores(self, statement, vector[0], out, axes, mark)
             return
+        (reader, of_reader), (writer, of_writer) = self._bare(reader), self._bare(writer)
         x, y = (writer, reader) if transposed else (reader, writer)
         looped = self.looped in statement.over
         self.emit(Dot(f"{out}_all", axes, x, y, accumulate=looped, wide=self._is_wide(x, y)))  # type: ignore[arg-type]
         mask = ("causal" if statement.order == "<=" else "earlier") + mark
-        value = times(tile(f"{out}_all", *axes), *(between(self, d, transposed) for d in matrix))
+        factors = (*(between(self, d, transposed) for d in matrix), *of_reader, *of_writer)
+        value = times(tile(f"{out}_all", *axes), *factors)
         self.emit(Assign(out, axes, keep(mask, value, *axes)))
 
     def _apply(self, statement: Contract, vector: list[Decay], matrix: list[Decay]) -> None:
@@ -195,3 +219,9 @@ class Lowering(Workspace):
         out = natural(statement.out)
         out_axes = tuple(index.axis for index in out.indices)
         self.emit(Dot(out.name, out_axes, Operand(name, axes), rows, wide=True))  # type: ignore[arg-type]
+
+
+def _factors(expr: Expr) -> list[Expr]:
+    if isinstance(expr, Apply) and expr.function == "mul":
+        return [x for arg in expr.args for x in _factors(arg)]
+    return [expr]

@@ -18,7 +18,7 @@ from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.kernels import Goal, Shape, build, gradient_goals, needed, order_twin, scan_of
 from glagen.schedule.lower import Lowering
 from glagen.schedule.partial import local_sums
-from glagen.schedule.tiles import WIDEST_FUSED, chunk_of, gated_sides, shipped
+from glagen.schedule.tiles import FASTER_FUSED, chunk_of, gated_sides, shipped
 
 
 def schedule(program: ChunkProgram, options: Options) -> Schedule:
@@ -39,7 +39,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         _twin(program, covers, results),
         _twin(program, covers, gradients),
         certificate(program, covers),
-        WIDEST_FUSED,
+        gated_sides(program) in FASTER_FUSED,
         _needs_exact_states(program.recurrence),
         _tuned(program, chunk, options),
     )
@@ -97,7 +97,7 @@ def _kernels(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kernel, .
     forward = [
         build(program, covers, replace(states, save_states=True), (), ends),
         build(program, covers, reads, outputs, ()),
-        build(program, covers, fused, outputs, ends),
+        build(program, covers, replace(fused, save_states=True), outputs, ends),
     ]
     backward = [build(program, covers, replace(adjoint, save_states=True), (), adjoints)]
     for axis, other, name in (("i", "j", "key_gradients"), ("j", "i", "value_gradients")):

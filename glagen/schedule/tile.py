@@ -65,6 +65,7 @@ class Workspace:
     _upright: set[str] = field(default_factory=set)
     crossed: dict[str, Crossed] = field(default_factory=dict)  # by the part that carries a gate's gradient
     crossing_tiles: set[str] = field(default_factory=set)  # buckets, and paths from the chunk's start, that there are
+    turned: bool = False  # what dots make with value columns is to have those first (see turn.py)
 
     def emit(self, *lines: Line) -> None:
         self.lines.extend(lines)

@@ -190,10 +190,12 @@ def test_no_name_of_a_spec_meets_a_word_of_the_code():
 
 
 @pytest.mark.parametrize(
-    ("form", "role", "name"), [("values", "OP", "wrapper"), ("states", "QQ", "dread_3_combine")], ids=lambda x: x
+    ("form", "role", "name"),
+    [("values", "OP", "wrapper"), ("states", "QQ", "dread_3_combine"), ("values", "VV", "dweights")],
+    ids=lambda x: x,
 )
 def test_names_that_once_met_others_stay_apart(form, role, name):
-    """A function's own function, like the op; a gradient within a backward, like an input."""
+    """A function's own function, like the op; a gradient within a backward, or that of a softmax, like an input."""
     assert not merged(form, {role: name})
 
 

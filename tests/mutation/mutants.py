@@ -225,9 +225,11 @@ def _line(line: Any) -> Iterator[Variant]:
         case Assign(name=name, expr=expr):
             for change, mutated in (*signs(expr), *_masks(expr)):
                 yield f"{name}: {change}", replace(line, expr=mutated)
-        case Scan(tile=name, update=update):
+        case Scan(tile=name, update=update, added=added):
             for change, mutated in signs(update):
                 yield f"carry of {name}: {change}", replace(line, update=mutated)
+            for n in range(len(added)):
+                yield f"carry of {name}: dot {n} not added", replace(line, added=(*added[:n], *added[n + 1 :]))
         case Dot() | Load():
             pass
 

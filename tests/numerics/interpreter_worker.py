@@ -86,6 +86,7 @@ def main(name: str) -> int:
         verify(document, module, cases=[first], precisions=["fp16"], regimes=["strong"], invariants=False),
     ]
     rows = [row for report in reports for row in report.to_dict()["rows"]]
+    rows += on_chip(document, generated(name))
     check_inplace(document, module)
     print(json.dumps({"calls": calls, "rows": rows}))
     return 0 if all(row["ok"] for row in rows) and calls and all(calls.values()) else 1
@@ -94,6 +95,19 @@ def main(name: str) -> int:
 def told(rows: list[dict]) -> int:
     print(json.dumps({"rows": rows}))
     return 0 if rows and all(row["ok"] for row in rows) else 1
+
+
+def keep_on_chip(module: ModuleType) -> None:
+    """Forwards keep the state on chip whatever becomes of chunk states, as for many heads on a GPU."""
+    for function in [n for n in vars(module) if n.startswith("_stays_on_chip")]:  # one a state
+        setattr(module, function, lambda *_: True)
+
+
+def on_chip(document: Document, module: ModuleType) -> list[dict]:
+    """The rows of a forward that keeps the state on chip and saves what enters each chunk."""
+    keep_on_chip(module)
+    given = {"cases": CASES[:1], "precisions": ["fp32"], "regimes": ["reset"], "modes": ["saved"]}
+    return verify(document, module, invariants=False, **given).to_dict()["rows"]
 
 
 def in_pieces(name: str) -> list[dict]:
@@ -155,11 +169,13 @@ def check_inplace(document: Document, module: ModuleType) -> None:
 )
 @given(strategies.any_specs(), strategies.cases(longest=80, widest=24), strategies.regimes, strategies.seeds)
 def test_the_kernels_are_the_recurrence(text, case, regime, seed):
-    """As they come; every other time with sequences that can be cut into pieces, and are."""
+    """As they come; every other time with sequences that can be cut into pieces, and are; or with the state on chip."""
     document, module = document_of(text), compiled(text)
     cut = seed % 2 == 1  # chunks of 16 or 32 steps, those of 64 are not
     case = replace(case, T=64) if cut else case
     module.LONG, module.PIECE, module._multiprocessors = 1, 1, lambda: 1000 if cut else 0
+    if seed % 4 == 0:
+        keep_on_chip(module)
     problem = draw(document, regime, case, seed)
     expected = reference_results(document, problem, CPU)
     for mode in MODES:

@@ -184,3 +184,13 @@ def test_sequences_in_pieces(path, precision):
     cases, regimes = [Case(2, 512, 2, 64, 64)], ["mild", "reset"]
     report = verify(document, module, "cuda", cases=cases, precisions=[precision], regimes=regimes, invariants=False)
     assert not [f"{row}" for row in report.failures]
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
+def test_chunk_states_from_the_chip(path):
+    """As with many heads: where the forward then keeps the state on chip, it saves what enters each chunk, too."""
+    document, module = document_of(path.read_text()), generated(path.stem)
+    module._multiprocessors = lambda: 1
+    cases = [Case(2, 9 * module.CHUNK + 5, 8, 64, 64), Case(1, 3 * module.CHUNK + 5, 8, 128, 128)]
+    report = verify(document, module, "cuda", cases=cases, precisions=["bf16"], modes=["saved"], invariants=False)
+    assert not [f"{row}" for row in report.failures]

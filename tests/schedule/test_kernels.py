@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from glagen.ir.kernel import Assign, Blocks, Kernel, Load, Loop, Scan, read, written
+from glagen.ir.kernel import Blocks, Kernel, Load, Loop, Scan, read, written
 from glagen.schedule.merge import merge_blocks
 from tests.mutation.judge import COVERS, SPECS, document_of, plan_of
 
@@ -52,7 +52,7 @@ def test_nothing_is_used_before_it_is_defined(name, cover):
         for store in kernel.stores:
             assert store.tile in ready or any(store.tile in x for x in loops.values()), store
         for scan in kernel.scans:
-            assert {n for n in read(Assign("", (), scan.update)) if n not in scalars} <= ready
+            assert {n for n in scan.reads if n not in scalars} <= ready
 
 
 @pytest.mark.parametrize(("name", "cover"), CASES)
@@ -68,7 +68,7 @@ def test_sums_are_complete_before_they_are_used(name, cover):
             assert not used & (later | (own - set(written(line)))), f"{kernel.name}: {written(line)} reads a part"
     for lines in (plan.twin_forward, plan.twin_backward):
         for n, line in enumerate(lines):
-            used = set(read(Assign("", (), line.update))) if isinstance(line, Scan) else set(read(line))
+            used = set(line.reads) if isinstance(line, Scan) else set(read(line))
             for later in lines[n + 1 :]:
                 names = {later.tile} if isinstance(later, Scan) else set(written(later))
                 own = {line.tile} if isinstance(line, Scan) else set(written(line))
@@ -98,7 +98,7 @@ def test_tiles_are_assigned_once(name, cover):
 def test_nothing_is_computed_for_nothing(name, cover):
     _, plan = planned(name, cover)
     for kernel in plan.kernels:
-        used = {s.tile for s in kernel.stores} | {n for s in kernel.scans for n in read(Assign("", (), s.update))}
+        used = {s.tile for s in kernel.stores} | {n for s in kernel.scans for n in s.reads}
         for _, line in lines_of(kernel):
             inner = line.body if isinstance(line, Blocks) else (line,)
             used |= {n for x in inner for n in read(x) if n != x.name}

@@ -1,0 +1,173 @@
+"""In which order a kernel's lines stand, and what stands in which loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from glagen.errors import InternalError
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, Line, Load, Loop, RowSum, Scan, read, written
+
+
+def begun(body: tuple[Line | Loop, ...]) -> tuple[Line | Loop, ...]:
+    """The same, where what is first added to a tile is what the tile begins with, unless a loop or a condition is in
+    the way: to add to zero is work that compilers may not leave out."""
+    known: set[str] = set()
+
+    def first(line: BlockLine) -> BlockLine:
+        fresh = line.name not in known
+        known.add(line.name)
+        return replace(line, accumulate=False) if fresh and line.accumulate else line
+
+    found: list[Line | Loop] = []
+    for item in body:
+        match item:
+            case Loop(body=lines):
+                known |= {name for line in lines for name in written(line)}
+            case Blocks() if item.is_passed_once:
+                item = replace(item, body=tuple(first(line) for line in item.body))
+            case Assign() | Dot() | RowSum():
+                item = first(item)
+            case _:
+                known |= set(written(item))
+        found.append(item)
+    return tuple(found)
+
+
+def heaviest_first(body: tuple[Line | Loop, ...], roots: list[str]) -> tuple[Line | Loop, ...]:
+    """The same lines, in an order that keeps few results waiting: of what a line reads, first what takes most dots;
+    before a sum begins, what dots are to add to it. What is loaded stays in front. Requires: no loops."""
+    lines = [line for line in body if not isinstance(line, Loop)]
+    makers: dict[str, list[Line]] = {}
+    for line in lines:
+        for name in written(line):
+            makers.setdefault(name, []).append(line)
+    weights: dict[str, int] = {}
+    for line in lines:
+        inner = line.body if isinstance(line, Blocks) else (line,)
+        weight = sum(isinstance(x, Dot) for x in inner) + sum(weights.get(name, 0) for name in read(line))
+        for name in written(line):
+            weights[name] = weights.get(name, 0) + weight
+    ordered: list[Line] = [line for line in lines if isinstance(line, Load)]
+
+    def visit(name: str) -> None:
+        made = [line for line in makers.get(name, ()) if line not in ordered]
+        for line in sorted(made, key=lambda x: not (isinstance(x, Dot) and x.accumulate)):
+            for needed_first in sorted(read(line), key=lambda n: -weights.get(n, 0)):
+                if needed_first not in written(line):
+                    visit(needed_first)
+        ordered.extend(line for line in made if line not in ordered)
+
+    for name in roots:
+        visit(name)
+    return tuple(ordered)
+
+
+def _axes_used(line: Line) -> set[str]:
+    """Axes a line works on, those it sums over included."""
+    match line:
+        case Load(axes=axes):
+            return set(axes)
+        case Assign(axes=axes, over=over):
+            return {*axes, *over}
+        case Dot(axes=axes, x=x, y=y):
+            return {*axes, *x.indices, *y.indices}
+        case Blocks(body=body):
+            return {a for x in body for a in _axes_used(x)}
+        case _:
+            return set(line.axes)
+
+
+def phases(lines: list[Line], looped: str | None, roots: list[str]) -> tuple[Line | Loop, ...]:
+    """Order lines; put what has the looped axis into loops, as few as dependencies allow.
+
+    A sum over the looped axis is complete after its loop; what needs it and the looped axis both goes to a later loop,
+    where lines without sums of their own (loads, maps) are repeated.
+    """
+    ordered = pruned(in_order(lines), roots)
+    if looped is None:
+        return tuple(ordered)
+    phase: dict[str, int] = {}  # name -> first loop it can be used in (out of loops: before that loop)
+    placed: list[tuple[int, bool, Line]] = []
+    for line in ordered:
+        inside = looped in _axes_used(line)
+        at = max((phase[n] for n in read(line) if n in phase), default=0)
+        sums = inside and _accumulates(line)
+        placed.append((at, inside, line))
+        for name in written(line):
+            phase[name] = max(phase.get(name, 0), at + 1 if sums else at)
+    placed = _late(placed)
+    body: list[Line | Loop] = []
+    last = max((at for at, _, _ in placed), default=0)
+    for n in range(last + 1):
+        body += [line for at, inside, line in placed if at == n and not inside]
+        results = [line for at, inside, line in placed if at == n and inside and _accumulates(line)]
+        available = [line for at, inside, line in placed if at <= n and inside and not _accumulates(line)]
+        if results:
+            inner = pruned([x for x in ordered if x in available or x in results], _needs(results))
+            body.append(Loop(looped, tuple(inner)))
+    return tuple(body)
+
+
+def _late(placed: list[tuple[int, bool, Line]]) -> list[tuple[int, bool, Line]]:
+    """The same with each line outside of loops as late as its users allow: no loop holds what only later ones need."""
+    last = max((at for at, _, _ in placed), default=0)
+    due: dict[str, int] = {}  # name -> the first loop before or in which it is used
+    late = []
+    for at, inside, line in reversed(placed):
+        if not inside:
+            at = max(at, min((due.get(n, last) for n in written(line)), default=at))
+        late.append((at, inside, line))
+        for name in (*read(line), *written(line)):
+            due[name] = min(due.get(name, last), at)
+    return late[::-1]
+
+
+def _needs(lines: list[Line]) -> list[str]:
+    return [n for line in lines for n in (*read(line), *written(line))]
+
+
+def _accumulates(line: Line) -> bool:
+    inner = line.body if isinstance(line, Blocks) else (line,)
+    return any(not isinstance(x, Load) and x.accumulate for x in inner)
+
+
+def pruned(lines: list[Any], roots: list[str]) -> list[Any]:
+    """Only what leads to `roots`, within a cover's blocks too. Requires: definitions before uses."""
+    wanted = set(roots)
+    kept: list[Any] = []
+    for line in reversed(lines):
+        if set(_writes(line)) & wanted:
+            if isinstance(line, Blocks):
+                line = replace(line, body=tuple(pruned(list(line.body), list(wanted))))
+            kept.append(line)
+            wanted |= set(_reads(line))
+    return kept[::-1]
+
+
+def _writes(item: Line | Scan) -> tuple[str, ...]:
+    return (item.tile,) if isinstance(item, Scan) else written(item)
+
+
+def _reads(item: Line | Scan) -> tuple[str, ...]:
+    return tuple(n for n in item.reads if n != item.tile) if isinstance(item, Scan) else read(item)
+
+
+def in_order(lines: list[Any]) -> list[Any]:
+    """Definitions before uses, else in the given order; a tile that accumulates is ready after its last addition."""
+    remaining = list(lines)
+    out: list[Line] = []
+    while remaining:
+        pending: dict[str, int] = {}
+        for line in remaining:
+            for name in _writes(line):
+                pending[name] = pending.get(name, 0) + 1
+        for line in remaining:
+            own = set(_writes(line))
+            if not any(pending.get(n, 0) - (n in own) > 0 for n in _reads(line)):
+                remaining.remove(line)
+                out.append(line)
+                break
+        else:
+            raise InternalError(f"lines depend on each other: {[_writes(x) for x in remaining]}")
+    return out

@@ -1,0 +1,59 @@
+"""Dots that sum into what they are added to, with no registers for a result of their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from glagen.ir.expr import Apply, Expr, Ref
+from glagen.ir.kernel import Assign, Dot, Line, Scan, Store, read
+
+
+def added_to_states(
+    lines: list[Line], scans: tuple[Scan, ...], stores: list[Store]
+) -> tuple[list[Line], tuple[Scan, ...]]:
+    """The same, where dots that only add to a carried state sum into it: they need no registers of their own."""
+    dots = _used_once(lines, scans, stores)
+    found = []
+    for scan in scans:
+        update, added = _without(scan.update, dots)
+        found.append(replace(scan, update=update, added=tuple(_into(scan.tile, dot) for dot in added)))
+        lines = [line for line in lines if line not in added]
+    return lines, tuple(found)
+
+
+def added_to_tiles(lines: list[Line], scans: tuple[Scan, ...], stores: list[Store]) -> list[Line]:
+    """The same for the sums of a kernel's tiles."""
+    dots = _used_once(lines, scans, stores)
+    found: list[Line] = []
+    for line in lines:
+        if isinstance(line, Assign) and not line.over and not line.accumulate and not line.rounded:
+            rest, added = _without(line.expr, dots)
+            found = [x for x in found if x not in added]
+            found += [replace(line, expr=rest), *(_into(line.name, dot) for dot in added)]
+        else:
+            found.append(line)
+    return found
+
+
+def _used_once(lines: list[Line], scans: tuple[Scan, ...], stores: list[Store]) -> dict[str, Dot]:
+    """The dots whose results one line or update reads, and nothing stores."""
+    users = Counter(n for line in lines for n in read(line)) + Counter(store.tile for store in stores)
+    users += Counter(n for scan in scans for n in scan.reads)
+    return {x.name: x for x in lines if isinstance(x, Dot) and not x.accumulate and users[x.name] == 1}
+
+
+def _without(total: Expr, dots: dict[str, Dot]) -> tuple[Expr, list[Dot]]:
+    """A sum without those of its terms that are results of `dots`, and these; the first term stays."""
+    added: list[Dot] = []
+    while isinstance(total, Apply) and total.function == "add" and isinstance(total.args[1], Ref):
+        dot = dots.get(total.args[1].name)
+        if dot is None:
+            break
+        total = total.args[0]
+        added.insert(0, dot)
+    return total, added
+
+
+def _into(name: str, dot: Dot) -> Dot:
+    return replace(dot, name=name, accumulate=True)

@@ -1,0 +1,86 @@
+"""Tiles with the columns of values first, in kernels that keep the state on chip.
+
+The rows of a dot's result are spread over warps. Where they are the state's value columns, a warp keeps its share of
+the state in registers from chunk to chunk, as the sum of one dot and the left operand of another: it never passes
+through shared memory. (H200, bf16, forward without gates, B4 T4096 H64 K=V=128: 0.47 ms; with keys first 0.82 ms.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from glagen.ir.chunk import Operand
+from glagen.ir.expr import Expr, Ref, ref, refs, rewrite
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, Line, Load, RowSum, Scan
+
+COLUMN = "j"
+
+
+def turned(lines: Iterable[Line], scans: Iterable[Scan]) -> tuple[list[Line], tuple[Scan, ...]]:
+    """The same, with carried states, and what dots make with value columns, columns first."""
+    lines, scans = list(lines), tuple(scans)
+    names = _names(list(_single(lines)), {scan.tile for scan in scans})
+    return [_line(line, names) for line in lines], tuple(_scan(scan, names) for scan in scans)
+
+
+def _single(lines: Iterable[Line]) -> Iterator[Load | BlockLine]:
+    for line in lines:
+        yield from line.body if isinstance(line, Blocks) else (line,)
+
+
+def _names(lines: list[Load | BlockLine], carried: set[str]) -> frozenset[str]:
+    """Carried states, results of dots with value columns, and what is computed of such column by column; but not what
+    sums over steps give or add to, which have steps first."""
+    upright = {line.name for line in lines if isinstance(line, Load | RowSum)}
+    names, before = set(carried), set[str]()
+    while names != before:
+        before = set(names)
+        for line in lines:
+            made = isinstance(line, Dot) or (isinstance(line, Assign) and {r.name for r in refs(line.expr)} & names)
+            if made and len(line.axes) == 2 and COLUMN in line.axes and line.name not in upright:
+                names.add(line.name)
+    return frozenset(names)
+
+
+def _line(line: Line, names: frozenset[str]) -> Line:
+    match line:
+        case Blocks(body=body):
+            return replace(line, body=tuple(_single_line(x, names) for x in body))
+        case Load():
+            return line
+        case _:
+            return _single_line(line, names)
+
+
+def _single_line(line: BlockLine, names: frozenset[str]) -> BlockLine:
+    match line:
+        case Dot():
+            return _dot(line, names)
+        case RowSum(source=source):
+            return replace(line, source=_operand(source, names))
+        case Assign(expr=expr, axes=axes):
+            return replace(line, axes=axes[::-1] if line.name in names else axes, expr=_expr(expr, names))
+
+
+def _dot(dot: Dot, names: frozenset[str]) -> Dot:
+    x, y = _operand(dot.x, names), _operand(dot.y, names)
+    return replace(dot, axes=dot.axes[::-1], x=y, y=x) if dot.name in names else replace(dot, x=x, y=y)
+
+
+def _scan(scan: Scan, names: frozenset[str]) -> Scan:
+    added = tuple(_dot(dot, names) for dot in scan.added)
+    return replace(scan, axes=scan.axes[::-1], update=_expr(scan.update, names), added=added)
+
+
+def _operand(operand: Operand, names: frozenset[str]) -> Operand:
+    return Operand(operand.name, operand.indices[::-1]) if operand.name in names else operand
+
+
+def _expr(expr: Expr, names: frozenset[str]) -> Expr:
+    def leaf(x: Expr) -> Expr | None:
+        if isinstance(x, Ref) and x.name in names:
+            return ref(x.name, tuple(index.axis for index in x.indices)[::-1])
+        return None
+
+    return rewrite(expr, leaf)

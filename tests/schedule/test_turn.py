@@ -1,0 +1,73 @@
+"""What stays on chip has value columns first: the same numbers, and nothing else is turned."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from glagen.ir.chunk import Operand
+from glagen.ir.expr import apply, ref
+from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Load, RowSum, Scan
+from glagen.schedule.turn import turned
+from tests.mutation.judge import COVERS, SPECS, plan_of
+
+CASES = list(itertools.product(SPECS, COVERS))
+
+
+def fused(name: str, cover: str) -> Kernel:
+    return next(k for k in plan_of(name, cover).kernels if k.whole)
+
+
+def single(kernel: Kernel):
+    for line in kernel.lines:
+        yield from line.body if isinstance(line, Blocks) else (line,)
+
+
+@pytest.mark.parametrize(("name", "cover"), CASES)
+def test_what_dots_make_of_value_columns_has_them_first(name, cover):
+    kernel = fused(name, cover)
+    assert all(scan.axes == ("j", "i") for scan in kernel.scans)
+    for line in single(kernel):
+        if isinstance(line, Dot) and "j" in line.axes:
+            assert line.axes[0] == "j", line
+        if isinstance(line, Load | RowSum):
+            assert line.axes[:1] != ("j",) or len(line.axes) == 1, line
+
+
+@pytest.mark.parametrize(("name", "cover"), CASES)
+def test_other_kernels_are_as_they_were(name, cover):
+    assert all(not k.turned for k in plan_of(name, cover).kernels if not k.whole)
+
+
+@pytest.mark.parametrize(("name", "cover"), CASES)
+def test_every_use_says_which_way_round_a_tile_is(name, cover):
+    kernel = fused(name, cover)
+    axes = {scan.tile: scan.axes for scan in kernel.scans} | {x.name: x.axes for x in single(kernel)}
+    for line in [*single(kernel), *(dot for scan in kernel.scans for dot in scan.added)]:
+        for operand in (
+            (line.x, line.y) if isinstance(line, Dot) else (line.source,) if isinstance(line, RowSum) else ()
+        ):
+            known = axes[operand.name]
+            rows = {"t", "s"}
+            assert [x in rows for x in operand.indices] == [x in rows for x in known], (line, known)
+        if isinstance(line, Dot):
+            inner = set(line.x.indices) & set(line.y.indices)
+            assert len(inner) == 1 and line.axes[0] in line.x.indices and line.axes[1] in line.y.indices
+
+
+def test_a_sum_over_steps_keeps_its_steps_first():
+    """What such a sum adds to is not turned, nor what is computed of inputs alone."""
+    dot = Dot("made", ("t", "j"), Operand("q", ("t", "i")), Operand("S", ("i", "j")))
+    lines = [
+        Load("q", ("t", "i")),
+        Load("v", ("t", "j")),
+        dot,
+        Assign("scaled", ("t", "j"), apply("mul", ref("v", ("t", "j")), ref("v", ("t", "j")))),
+        Assign("both", ("t", "j"), apply("mul", ref("made", ("t", "j")), ref("v", ("t", "j")))),
+        RowSum("sums", ("t", "j"), Operand("made", ("t", "j")), "through"),
+    ]
+    found, (scan,) = turned(lines, (Scan("S", ref("S", ("i", "j")), "S_initial", "S_final", None),))
+    assert [line.axes for line in found] == [("t", "i"), ("t", "j"), ("j", "t"), ("t", "j"), ("j", "t"), ("t", "j")]
+    assert found[2].x == Operand("S", ("j", "i")) and found[2].y == Operand("q", ("t", "i"))
+    assert found[5].source == Operand("made", ("j", "t")) and scan.axes == ("j", "i")
