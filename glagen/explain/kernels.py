@@ -119,6 +119,7 @@ def _work(schedule: Schedule, kernel: Kernel) -> str:
             run = []
         else:
             run.append(item)
+    run += [dot for scan in kernel.scans for dot in scan.added]
     parts = [x for x in (*parts, _lines(run, schedule.chunk)) if x]
     text = "; ".join(parts) or POINTWISE
     order = {"forward": "from first to last", "reverse": "from last to first", None: ""}[kernel.direction]
