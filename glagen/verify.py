@@ -30,13 +30,7 @@ from glagen.variants import final_names, initial_gradients, packed, shared
 
 MODES = ("saved", "recomputed")
 CPU_CASES = (Case(2, 70, 2, 20, 12), Case(1, 1, 2, 16, 16), Case(1, 133, 3, 17, 33, state=False))
-CUDA_CASES = (
-    Case(2, 500, 4, 128, 128),
-    Case(2, 500, 4, 96, 160),
-    Case(1, 1, 2, 64, 64),
-    Case(1, 77, 3, 20, 40, False),
-    Case(2, 75, 72, 64, 64),  # so many heads that the state may stay on chip
-)
+CUDA_CASES = (Case(2, 500, 4, 128, 128), Case(2, 500, 4, 96, 160), Case(1, 1, 2, 64, 64), Case(1, 77, 3, 20, 40, False))
 CPU_PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
 CUDA_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
 
