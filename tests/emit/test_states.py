@@ -1,0 +1,94 @@
+"""What becomes of chunk states, and when the state stays on chip."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.numerics.helpers import generated
+
+pytest.importorskip("triton")
+
+BF16 = torch.bfloat16
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What each call of `simple_gla` had become of its chunk states."""
+    module, found = generated("simple_gla"), []
+    run = module._run
+
+    def watched(*arguments):
+        found.append(arguments[-1])
+        return run(*arguments)
+
+    monkeypatch.setattr(module, "_run", watched)
+    return module, found
+
+
+def arguments(module, **options):
+    q, k, v = (torch.randn(1, 5, 2, 4) for _ in range(3))
+    return lambda: module.simple_gla(q, k, v, torch.zeros(1, 5, 2), **options), q
+
+
+def test_chunk_states_are_saved_only_where_a_gradient_may_be_asked_for(seen):
+    module, found = seen
+    call, q = arguments(module)
+    call()
+    with torch.no_grad():
+        q.requires_grad_()
+        call()
+    call()
+    assert found == ["dropped", "dropped", "saved"]
+
+
+def test_a_gradient_of_the_initial_state_alone_saves_them_too(seen):
+    module, found = seen
+    call, _ = arguments(module, initial_state=torch.zeros(1, 2, 4, 4, requires_grad=True))
+    call()
+    assert found == ["saved"]
+
+
+@pytest.mark.parametrize("states", ["saved", "recomputed"])
+def test_what_is_asked_for_is_done(seen, states):
+    module, found = seen
+    call, _ = arguments(module, states=states)
+    call()
+    assert found == [states]
+
+
+@pytest.mark.parametrize(
+    ("name", "states", "walks", "K", "dtype", "stays"),
+    [
+        ("simple_gla", "saved", 100, 64, BF16, True),
+        ("simple_gla", "saved", 99, 64, BF16, False),  # fewer programs than multiprocessors
+        ("simple_gla", "saved", 100, 64, torch.float32, False),
+        (
+            "simple_gla",
+            "saved",
+            100,
+            200,
+            BF16,
+            False,
+        ),  # to store chunk states as wide takes longer than to walk for them
+        ("simple_gla", "dropped", 100, 200, BF16, True),
+        ("simple_gla", "recomputed", 1, 200, BF16, True),
+        ("simple_gla", "recomputed", 100, 300, BF16, False),  # no program holds all columns of keys
+        ("linear_attn", "dropped", 100, 200, BF16, False),
+        ("gla_v", "saved", 100, 128, BF16, True),
+        ("mamba2", "saved", 100, 64, BF16, False),  # its chunk states are to be exact
+        ("mamba2", "dropped", 100, 64, BF16, True),
+        ("gla", "saved", 100, 64, BF16, False),
+        ("gla", "recomputed", 1, 128, BF16, True),
+        ("gla", "recomputed", 1, 129, torch.float16, False),
+    ],
+)
+def test_the_state_stays_on_chip_where_that_is_faster_or_asked_for(monkeypatch, name, states, walks, K, dtype, stays):
+    module = generated(name)
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 100)
+    assert module._stays_on_chip(states, walks, K, 64, dtype) is stays
+
+
+@pytest.mark.parametrize("states", ["saved", "dropped"])
+def test_without_a_gpu_it_stays_where_that_is_asked_for_alone(states):
+    assert not generated("simple_gla")._stays_on_chip(states, 10**6, 64, 64, BF16)
