@@ -23,24 +23,35 @@ def added_to_states(
 
 
 def added_to_tiles(lines: list[Line], scans: tuple[Scan, ...], stores: list[Store]) -> list[Line]:
-    """The same for the sums of a kernel's tiles."""
+    """The same for the sums of a kernel's tiles; what is left of such a sum goes by its name."""
+    users = _users(lines, scans, stores)
     dots = _used_once(lines, scans, stores)
     found: list[Line] = []
     for line in lines:
-        if isinstance(line, Assign) and not line.over and not line.accumulate and not line.rounded:
-            rest, added = _without(line.expr, dots)
-            found = [x for x in found if x not in added]
-            found += [replace(line, expr=rest), *(_into(line.name, dot) for dot in added)]
-        else:
+        if not isinstance(line, Assign) or line.over or line.accumulate or line.rounded:
             found.append(line)
+            continue
+        rest, added = _without(line.expr, dots)
+        found = [x for x in found if x not in added]
+        made = [x for x in found if isinstance(rest, Ref) and isinstance(x, Assign) and x.name == rest.name]
+        if added and len(made) == 1 and users[made[0].name] == 1:
+            found[found.index(made[0])] = replace(made[0], name=line.name)
+        else:
+            found.append(replace(line, expr=rest))
+        found += [_into(line.name, dot) for dot in added]
     return found
 
 
 def _used_once(lines: list[Line], scans: tuple[Scan, ...], stores: list[Store]) -> dict[str, Dot]:
-    """The dots whose results one line or update reads, and nothing stores."""
-    users = Counter(n for line in lines for n in read(line)) + Counter(store.tile for store in stores)
-    users += Counter(n for scan in scans for n in scan.reads)
+    """The dots whose results are used once."""
+    users = _users(lines, scans, stores)
     return {x.name: x for x in lines if isinstance(x, Dot) and not x.accumulate and users[x.name] == 1}
+
+
+def _users(lines: list[Line], scans: tuple[Scan, ...], stores: list[Store]) -> Counter[str]:
+    """How many lines, updates of states and stores use each tile."""
+    users = Counter(n for line in lines for n in read(line)) + Counter(store.tile for store in stores)
+    return users + Counter(n for scan in scans for n in scan.reads)
 
 
 def _without(total: Expr, dots: dict[str, Dot]) -> tuple[Expr, list[Dot]]:
