@@ -45,8 +45,8 @@ def kernels(schedule: Schedule) -> Section:
 
 def _fused(schedule: Schedule) -> str:
     asked = 'where `states="recomputed"` asks for it'
-    faster = schedule.faster_fused and not schedule.program.recurrence.part_of
-    return f"in bfloat16 wherever it has a program for each multiprocessor, else {asked}" if faster else asked
+    many = f"in bfloat16 wherever it has a program for each multiprocessor, else {asked}"
+    return many if schedule.faster_fused else asked
 
 
 def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:

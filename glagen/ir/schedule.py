@@ -48,7 +48,9 @@ class Schedule:
     twin_forward: tuple[Line | Scan, ...]
     twin_backward: tuple[Line | Scan, ...]
     certificate: tuple[Growth, ...]
-    faster_fused: bool  # a forward that keeps the state on chip is faster than one with chunk states in memory
+    # A forward that keeps the state on chip is the faster one; where it stores chunk states too, for keys of up to so
+    # many columns. 0: it is not.
+    faster_fused: int
     exact_states: bool  # chunk states stay in float32 and are made of float32, whatever dots read them in
     tuned: tuple[Tuned, ...]  # those of its kernels
 

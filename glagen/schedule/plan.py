@@ -18,7 +18,7 @@ from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.kernels import Goal, Shape, build, gradient_goals, needed, order_twin, scan_of
 from glagen.schedule.lower import Lowering
 from glagen.schedule.partial import local_sums
-from glagen.schedule.tiles import FASTER_FUSED, chunk_of, gated_sides, shipped
+from glagen.schedule.tiles import FASTER_FUSED, WIDE, chunk_of, gated_sides, shipped
 
 
 def schedule(program: ChunkProgram, options: Options) -> Schedule:
@@ -39,7 +39,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         _twin(program, covers, results),
         _twin(program, covers, gradients),
         certificate(program, covers),
-        gated_sides(program) in FASTER_FUSED,
+        WIDE if gated_sides(program) in FASTER_FUSED and not program.recurrence.part_of else 0,
         _needs_exact_states(program.recurrence),
         _tuned(program, chunk, options),
     )

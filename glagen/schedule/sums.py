@@ -13,7 +13,7 @@ def added_to_states(
     lines: list[Line], scans: tuple[Scan, ...], stores: list[Store]
 ) -> tuple[list[Line], tuple[Scan, ...]]:
     """The same, where dots that only add to a carried state sum into it: they need no registers of their own."""
-    dots = _used_once(lines, scans, stores)
+    dots = _used_once(lines, _users(lines, scans, stores))
     found = []
     for scan in scans:
         update, added = _without(scan.update, dots)
@@ -25,7 +25,7 @@ def added_to_states(
 def added_to_tiles(lines: list[Line], scans: tuple[Scan, ...], stores: list[Store]) -> list[Line]:
     """The same for the sums of a kernel's tiles; what is left of such a sum goes by its name."""
     users = _users(lines, scans, stores)
-    dots = _used_once(lines, scans, stores)
+    dots = _used_once(lines, users)
     found: list[Line] = []
     for line in lines:
         if not isinstance(line, Assign) or line.over or line.accumulate or line.rounded:
@@ -42,9 +42,8 @@ def added_to_tiles(lines: list[Line], scans: tuple[Scan, ...], stores: list[Stor
     return found
 
 
-def _used_once(lines: list[Line], scans: tuple[Scan, ...], stores: list[Store]) -> dict[str, Dot]:
+def _used_once(lines: list[Line], users: Counter[str]) -> dict[str, Dot]:
     """The dots whose results are used once."""
-    users = _users(lines, scans, stores)
     return {x.name: x for x in lines if isinstance(x, Dot) and not x.accumulate and users[x.name] == 1}
 
 
