@@ -159,8 +159,12 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
     (state,) = program.states
     more = [*walk_back_arguments(program, kernels["adjoint_states"]), f"{state.adjoint_end}_final", f"needs[{count}]"]
     given = ", ".join([*arguments(program), PACKED, "packing", *more])
-    lines.append(f"    {identifier(state.adjoint_end)}, {state.adjoint}_initial = _adjoint_states_triton({given})")
+    walk_back = f"{identifier(state.adjoint_end)}, {state.adjoint}_initial = _adjoint_states_triton({given})"
     order = {f"d{g.name}": n for n, g in enumerate(program.gradients)}
+    if "fused_value_gradients" in kernels:
+        lines += indented(_walk_back_on_chip(program, kernels["fused_value_gradients"], walk_back, order))
+    else:
+        lines.append(f"    {walk_back}")
     sums: dict[str, list[str]] = {}
     for role in ("key_gradients", "value_gradients"):
         if role not in kernels:
@@ -178,8 +182,11 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
             allocations.append(f"{buffer} = {allocated} if needs[{order[target]}] else None")
             sums.setdefault(target, []).append(total)
         wanted = " or ".join(f"needs[{n}]" for n in sorted(order[target] for target in renamed))
-        lines += indented(allocations)
-        lines.append(f"    if {wanted}:")
+        if role == "value_gradients" and "fused_value_gradients" in kernels:
+            lines.append(f"    if not on_chip and {f'({wanted})' if ' or ' in wanted else wanted}:")
+        else:
+            lines += indented(allocations)
+            lines.append(f"    if {wanted}:")
         lines += indented(launch(program, text, renamed), 2)
     lines.append("    return (")
     for g in program.gradients:
@@ -191,6 +198,34 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
         lines.append(f"        _over_heads({s.adjoint}_initial, 1, H) if needs[{n}] else None,")
     lines.append("    )")
     return lines
+
+
+def _walk_back_on_chip(
+    program: ChunkProgram, text: KernelText, walk_back: str, order: dict[str, int]
+) -> list[str]:
+    """One kernel for the walk back and the gradients of the values, where it is faster; else the walk alone."""
+    (state,) = program.states
+    targets = {item["tensor"].name: item["tensor"].name.removesuffix("_out") for item in text["tensors"]}
+    targets = {name: target for name, target in targets.items() if name.endswith("_out")}
+    buffers = []
+    for item in text["tensors"]:
+        if item["tensor"].name in targets:
+            target = targets[item["tensor"].name]
+            source = identifier(target[1:])
+            buffers.append(f"{target}_out = _new({PACKED}, {source}.shape, {source}.dtype, device) if needs[{order[target]}] else None")
+    wanted = " or ".join(f"needs[{n}]" for n in sorted(order[target] for target in targets.values()))
+    wanted = f"({wanted})" if " or " in wanted else wanted
+    alike = f"{_common_group(program, text['kernel'])} == 1"
+    return [
+        *buffers,
+        f'on_chip = {wanted} and {alike} and _stays_on_chip("saved", N * M, K, V, dtype)',
+        "if on_chip:",
+        f"    {chunk_states(state.adjoint_end, 'M')}",
+        f"    {new(f'{state.adjoint}_initial', 'N', 'M', 'K', 'V')} if needs[{len(program.gradients)}] else None",
+        *indented(launch(program, text, {target: f"{target}_out" for target in targets.values()})),
+        "else:",
+        f"    {walk_back}",
+    ]
 
 
 def walk_back_arguments(program: ChunkProgram, text: KernelText) -> list[str]:
@@ -206,7 +241,7 @@ def _buffer(
 ) -> tuple[str, str, str]:
     """A gradient's buffer in one kernel: its name, its allocation, and what it adds to the gradient."""
     kernel: Kernel = text["kernel"]
-    shared = sum(any(t["tensor"].name == tensor.name for t in k["tensors"]) for k in kernels.values()) > 1
+    shared = sum(any(t["tensor"].name == tensor.name for t in k["tensors"]) for k in kernels.values() if not k["kernel"].scans) > 1
     name = f"{target}_{'keys' if kernel.owned == ('i',) else 'values'}" if shared else f"{target}_out"
     features = [EXTENT[a] for a in tensor.axes if a in EXTENT]
     declaration = next(d for d in program.recurrence.declarations if d.name == target[1:])

@@ -93,7 +93,7 @@ class KernelPrinter(KernelMemory):
 
     def _keep(self, scan: Scan, saved: str) -> None:
         """Store the state that enters a chunk; beside outputs only where wanted, by one of the heads that read it."""
-        optional = bool(self.kernel.stores)
+        optional = bool(self.kernel.stores) and not self.kernel.of_gradients
         tensor = self._tensor(saved, "states", ("i", "j"), optional)
         if not optional:
             self._store(tensor, self._upright(scan.tile))
@@ -158,7 +158,7 @@ class KernelPrinter(KernelMemory):
     def _out(self, store: Store) -> Tensor:
         blocked = [a for a in self.kernel.owned if a not in self.kernel.whole and a not in store.axes]
         kind = ("row_parts" if blocked else "rows") if "t" in store.axes else "head_parts"
-        optional = self.kernel.reduces_heads  # a gradient that nobody wants is not given
+        optional = self.kernel.reduces_heads or bool(self.kernel.of_gradients and self.kernel.scans)  # a gradient that nobody wants is not given
         return self._tensor(f"{store.target}_out", kind, store.axes, optional)
 
     def _store_out(self, store: Store) -> None:
@@ -171,7 +171,7 @@ class KernelPrinter(KernelMemory):
         address, mask = self._address(tensor)
         if tensor.kind == "head_parts":
             value = f"tl.where(left > 0, {value}, 0.0)"  # of a chunk that no sequence has: whatever was in memory
-        if tensor.shared:
+        if tensor.shared and self.kernel.reduces_heads:
             total = f"{identifier(store.target)}_sum"
             self._line(f"{total} = _joined({total}, {value}, h, {tensor.shared})")
             value, mask = total, f"{mask} & (h % {tensor.shared} == {tensor.shared} - 1)"

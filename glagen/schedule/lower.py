@@ -118,9 +118,16 @@ class Lowering(Workspace):
                 on_operand[holders[0].name].append(decay)
             else:
                 raise InternalError(f"no operand of {statement.out} can carry {decay}")
-        x, y = (self._scaled(o, tuple(on_operand[o.name])) for o in statement.operands)
-        x, y = self._ordered(statement.out, x, y)
         numbers: tuple[Expr, ...] = ()
+        operands = list(statement.operands)
+        if self.turned and "t" in statement.over:  # the smaller one takes the other's numbers as well
+            operands.sort(key=lambda o: COLUMN in o.indices)
+            if not on_operand[operands[0].name]:
+                operands[0], numbers = self._bare(operands[0])
+            on_operand.setdefault(operands[0].name, [])
+        x, y = (self._scaled(o, tuple(on_operand[o.name]), numbers if COLUMN in o.indices else ()) for o in operands)
+        x, y = self._ordered(statement.out, x, y)
+        numbers = ()
         if statement.part == "inter" and "t" in statement.out.indices:
             (x, of_x), (y, of_y) = self._bare(x), self._bare(y)
             numbers = (*of_x, *of_y)
@@ -150,16 +157,17 @@ class Lowering(Workspace):
         """The operand with the result's first index comes first."""
         return (x, y) if out.indices[0] in x.indices else (y, x)
 
-    def _scaled(self, operand: Operand, decays: tuple[Decay, ...]) -> Operand:
-        if not decays:
+    def _scaled(self, operand: Operand, decays: tuple[Decay, ...], numbers: tuple[Expr, ...]) -> Operand:
+        if not decays and not numbers:
             return operand
-        tag = "_".join(SUFFIX["start" if d.upper.is_row else "end"] for d in decays[:1])
-        name = f"{operand.name}_{tag}" + ("_before" if decays[0].upper.before else "")
+        tag = SUFFIX["start" if decays[0].upper.is_row else "end"] if decays else "scaled"
+        name = f"{operand.name}_{tag}" + ("_before" if decays and decays[0].upper.before else "")
         if self.known.setdefault((operand.name, decays), name) and name not in self.known:
             self.known[name] = name
             value = natural(operand)
             axes = tuple(index.axis for index in value.indices)
-            product = times(value, *(factor(self, d) for d in decays))
+            factors = tuple(factor(self, d) for d in decays)
+            product = times(value, times(*factors, *numbers)) if numbers else times(value, *factors)
             self.emit(Assign(name, axes, product, rounded="narrow"))
         return Operand(name, operand.indices)
 

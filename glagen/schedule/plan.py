@@ -9,7 +9,7 @@ from glagen.errors import UnprovableError
 from glagen.ir.chunk import Carry, ChunkProgram, inputs_of
 from glagen.ir.expr import refs
 from glagen.ir.invariants import require_sound
-from glagen.ir.kernel import WALKS, Kernel, Line, Scan
+from glagen.ir.kernel import WALKS, Kernel, Line, Load, Scan
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import Tuned
@@ -29,17 +29,18 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     require_sound(program)
     chunk = chunk_of(program)
     covers = _covers(program, chunk, options)
+    faster_fused = WIDE if gated_sides(program) in FASTER_FUSED and not program.recurrence.part_of else 0
     results = [o.name for o in program.outputs] + [s.end for s in program.states]
     gradients = [p.name for g in program.gradients for p in g.parts] + [s.adjoint for s in program.states]
     return Schedule(
         program,
         chunk,
         tuple((gate, cover.text) for gate, cover in covers.items()),
-        _kernels(program, covers),
+        _kernels(program, covers, faster_fused > 0),
         _twin(program, covers, results),
         _twin(program, covers, gradients),
         certificate(program, covers),
-        WIDE if gated_sides(program) in FASTER_FUSED and not program.recurrence.part_of else 0,
+        faster_fused,
         _needs_exact_states(program.recurrence),
         _tuned(program, chunk, options),
     )
@@ -83,7 +84,7 @@ def _covers(program: ChunkProgram, chunk: int, options: Options) -> dict[str, Co
     return covers
 
 
-def _kernels(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kernel, ...]:
+def _kernels(program: ChunkProgram, covers: dict[str, Cover], faster_fused: bool) -> tuple[Kernel, ...]:
     """In order of launch: the two forms of the forward, then the backward."""
     ends = tuple(s.end for s in program.states)
     adjoints = tuple(s.adjoint for s in program.states)
@@ -106,6 +107,11 @@ def _kernels(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kernel, .
             side = {"i": "key", "j": "value"}[axis]
             doc = f"One chunk's gradients on the {side} side, from the state at its start and its gradient at the end."
             backward.append(build(program, covers, Shape(name, doc, (axis,), other, reduces_heads=True), goals, ()))
+    if faster_fused and goals and all({"t", "j"} <= set(p.indices) for goal in goals for p in goal.parts):
+        doc = "Gradients of the values of a sequence, walking back; the state's gradient stays on chip."
+        fused = Shape("fused_value_gradients", doc, ("j",), None, "reverse", ("i",), save_states=True)
+        kernel = build(program, covers, fused, goals, adjoints)
+        backward += [kernel] * (not any(isinstance(x, Load) and x.axes == ("i", "j") for x in kernel.lines))
     made = (
         _sums(program, covers, "sums", forward),
         forward,

@@ -16,7 +16,7 @@ def added_to_states(
     dots = _used_once(lines, _users(lines, scans, stores))
     found = []
     for scan in scans:
-        update, added = _without(scan.update, dots)
+        update, added = _without(scan.update, dots, set())
         found.append(replace(scan, update=update, added=tuple(_into(scan.tile, dot) for dot in added)))
         lines = [line for line in lines if line not in added]
     return lines, tuple(found)
@@ -31,9 +31,9 @@ def added_to_tiles(lines: list[Line], scans: tuple[Scan, ...], stores: list[Stor
         if not isinstance(line, Assign) or line.over or line.accumulate or line.rounded:
             found.append(line)
             continue
-        rest, added = _without(line.expr, dots)
+        rest, added = _without(line.expr, dots, {scan.tile for scan in scans})
         found = [x for x in found if x not in added]
-        made = [x for x in found if isinstance(rest, Ref) and isinstance(x, Assign) and x.name == rest.name]
+        made = [x for x in found if isinstance(rest, Ref) and isinstance(x, Assign | Dot) and x.name == rest.name]
         if added and len(made) == 1 and users[made[0].name] == 1:
             found[found.index(made[0])] = replace(made[0], name=line.name)
         else:
@@ -53,14 +53,16 @@ def _users(lines: list[Line], scans: tuple[Scan, ...], stores: list[Store]) -> C
     return users + Counter(n for scan in scans for n in scan.reads)
 
 
-def _without(total: Expr, dots: dict[str, Dot]) -> tuple[Expr, list[Dot]]:
-    """A sum without those of its terms that are results of `dots`, and these; the first term stays."""
+def _without(total: Expr, dots: dict[str, Dot], carried: set[str]) -> tuple[Expr, list[Dot]]:
+    """A sum without those of its terms that are results of `dots`, and these. One term stays: of two dots that which
+    reads a carried state, for the state has its registers as long as the dot waits for others."""
     added: list[Dot] = []
-    while isinstance(total, Apply) and total.function == "add" and isinstance(total.args[1], Ref):
-        dot = dots.get(total.args[1].name)
-        if dot is None:
+    while isinstance(total, Apply) and total.function == "add":
+        first, last = total.args
+        pairs = [(y, dots[x.name]) for x, y in ((last, first), (first, last)) if isinstance(x, Ref) and x.name in dots]
+        if not pairs:
             break
-        total = total.args[0]
+        total, dot = min(pairs, key=lambda pair: bool(carried & {pair[1].x.name, pair[1].y.name}))
         added.insert(0, dot)
     return total, added
 
