@@ -15,7 +15,7 @@ from glagen.emit.memory import BOUND, EXTENT
 from glagen.emit.pointwise import HELPER_NEEDS, TRITON_HELPERS
 from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.step import step
-from glagen.emit.triton import ROW_MASKS, KernelPrinter
+from glagen.emit.triton import BLOCK, ROW_MASKS, KernelPrinter
 from glagen.emit.walks import walks
 from glagen.emit.words import identifier
 from glagen.files import packaged
@@ -183,8 +183,9 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "reduces_heads": kernel.reduces_heads,
         "runs": runs,
         "judged": bool(kernel.judged),
+        "judged_by": BLOCK[kernel.judged_axis] if kernel.judged_axis else "",
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in printer.masks],
-        "uses": words & {"WIDE", "REAL", "blocks_i", "blocks_j"}
+        "uses": words & {"WIDE", "MILD", "REAL", "blocks_i", "blocks_j"}
         | {f"blocks_{a}" for a in kernel.owned if a not in kernel.whole},
         "body": body,
     }

@@ -239,14 +239,30 @@ class KernelPrinter(KernelMemory):
             value = f"({value}).to({'WIDE' if line.rounded == 'wide' else 'DOT'})"
             self.narrow.add(line.name)
         if line.name in self.kernel.judged:
-            match line.expr:
-                case Apply(args=(Apply(function="sub", args=(limit, gates)),)):
-                    least = f"tl.min({self.writer.write(gates, axes)})"
-                    self._line(f"strong = tl.maximum(strong, {self.writer.write(limit, ())} - {least})")
-                case _:
-                    raise InternalError(f"{line.name} says in no known way which rows are strong")
+            self._judge(line)
             value += " if STRONG else tl.zeros([CHUNK], dtype=tl.float32)"
+        elif line.mild is not None:
+            value = f"{self._mild(line, axes)} else {value}"
         self._line(f"{identifier(line.name)} {sign} {value}")
+
+    def _mild(self, line: Assign, axes: tuple[str, ...]) -> str:
+        """What a tile is beside 16-bit inputs, in a run that counts only where gates are mild; and when that holds."""
+        assert line.mild is not None
+        if isinstance(line.mild, Ref) and line.mild.name in self.narrow:  # -inf stays finite in no more than one term
+            name = identifier(line.mild.name)
+            return f"{name} if MILD and {name}.dtype == BFLOAT16"
+        value = self.writer.write(line.mild, axes)
+        return f"{f'tl.min({value}, axis={summed_positions(line)[0]})' if line.over else value} if MILD"
+
+    def _judge(self, line: Assign) -> None:
+        """Note whether gates are too strong for a first run: by their sums over the chunk, where those are made."""
+        match line.expr:
+            case Apply(args=(Apply(function="sub", args=(limit, Ref() as since)),)):
+                gates = line.mild if isinstance(line.mild, Ref) else since
+                least = identifier(gates.name) if self.kernel.judged_axis else f"tl.min({identifier(gates.name)})"
+                self._line(f"strong = tl.maximum(strong, {self.writer.write(limit, ())} - {least})")
+            case _:
+                raise InternalError(f"{line.name} says in no known way which rows are strong")
 
     def _operand(self, operand: Operand, first: bool, shared: str, wide: bool) -> str:
         name = f"{identifier(operand.name)}.to({'WIDE' if wide else 'DOT'})"

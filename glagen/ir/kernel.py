@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from glagen.errors import InternalError
 from glagen.ir.chunk import Operand
-from glagen.ir.expr import Expr, refs
+from glagen.ir.expr import Expr, Ref, refs
 
 # Which steps tau a row x sums over (`RowSum.select`), as 0/1 matrices [x, tau] of a chunk:
 #   through: tau <= x    before: tau < x    from: tau >= x    after: tau > x
@@ -38,6 +38,8 @@ class Assign:
     `rounded`: "narrow" or "wide", the type of dot operands it is kept in (see Dot), so that other uses see what the
     dots saw. `guarded`: rows and columns outside the tensor are set to zero, which the expression would not give.
     `at_hand`: the sum is over the columns that a tile has, of all that there are.
+    `mild`: what is as good, and less work, in a run that counts only if gates are mild (see `Kernel.judged`), beside
+    inputs of 16 bits; instead of a sum, the least of it. Where a line judges rows: by what it judges such a run.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Assign:
     rounded: str = ""
     guarded: bool = False
     at_hand: bool = False
+    mild: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +209,13 @@ class Kernel:
         return frozenset(line.name for line in self.lines if isinstance(line, Assign) and line.at_hand)
 
     @property
+    def judged_axis(self) -> str:
+        """The feature axis by whose columns such a run is judged; none if by all at once."""
+        judges = [x.mild for x in self.lines if isinstance(x, Assign) and x.at_hand]
+        axes = {tuple(index.axis for index in x.indices) if isinstance(x, Ref) else () for x in judges}
+        return next(iter(axes))[0] if len(axes) == 1 and () not in axes else ""
+
+    @property
     def lines(self) -> tuple[Line, ...]:
         """All lines, in loops and out of them."""
         return tuple(line for item in self.body for line in (item.body if isinstance(item, Loop) else (item,)))
@@ -245,8 +255,8 @@ def read(line: Line) -> tuple[str, ...]:
     match line:
         case Load():
             names: list[str] = []
-        case Assign(expr=expr):
-            names = [r.name for r in refs(expr)]
+        case Assign(expr=expr, mild=mild):
+            names = [r.name for x in (expr, mild) if x is not None for r in refs(x)]
         case Dot(x=x, y=y):
             names = [x.name, y.name]
         case RowSum(source=source):

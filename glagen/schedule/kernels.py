@@ -10,6 +10,7 @@ from glagen.ir.expr import Expr, apply, ref
 from glagen.ir.kernel import Assign, Kernel, Line, Load, Scan, Store, Tiles, read, written
 from glagen.schedule.covers import Cover
 from glagen.schedule.lower import Lowering
+from glagen.schedule.mild import lightened, unguarded
 from glagen.schedule.order import begun, heaviest_first, in_order, phases, pruned
 from glagen.schedule.partial import local_sums, require_whole
 from glagen.schedule.sums import added_to_states, added_to_tiles
@@ -66,7 +67,7 @@ def build(
     sums = {n: o for n, (a, o) in local_sums(program).items() if a in absent and n not in wanted}
     statements = needed(program, wanted, states | set(sums))
     lowering = Lowering(program, covers, shape.looped, statements, turned=bool(shape.whole))
-    lines: list[Line] = list(lowering.run())
+    lines: list[Line] = lightened(lowering.run(), shape.looped)
     stores = []
     for goal in goals:
         tile_name, extra = _summed(goal)
@@ -79,7 +80,7 @@ def build(
     )
     carried = {scan.tile for scan in scans}
     loads = _loads(program, lines, scans, stores, carried, sums)
-    lines, scans = added_to_states(lines, scans, stores)
+    lines, scans = added_to_states(unguarded(lines, stores), scans, stores)
     if shape.whole:
         lines, scans = turned(added_to_tiles(lines, scans, stores), scans)
     roots = [s.tile for s in stores] + [r for s in scans for r in s.reads]
