@@ -5,7 +5,7 @@ from __future__ import annotations
 from glagen.ir.chunk import Crossing, GateGradient, Operand
 from glagen.ir.expr import Expr, apply
 from glagen.ir.kernel import Assign, RowSum
-from glagen.schedule.factors import factor
+from glagen.schedule.factors import bare, factor
 from glagen.schedule.tile import Workspace, axes_of, keep, natural, paths_from_start, tile, times
 
 
@@ -19,17 +19,20 @@ def gate_gradient(work: Workspace, statement: GateGradient) -> None:
     gate = statement.gate
     sums: dict[str, list[Expr]] = {"from": [], "after": [], "before": []}
     total: list[Expr] = []
+    inner: list[tuple[Crossing, int]] = []
     for n, crossing in enumerate(statement.crossings):
         decay = crossing.decay
         if crossing.factors:
             total.append(whole_crossing(work, statement, crossing, n))
         elif crossing.upper and crossing.lower:
-            total += inner_crossing(work, statement, crossing, n)
+            inner.append((crossing, n))
         elif crossing.upper:
             select = "after" if decay.upper.before else "from"
             sums[select].append(product(work, crossing.upper, axes, f"{gate}_path_{n}"))
         elif crossing.lower:
             sums["before"].append(product(work, crossing.lower, axes, f"{gate}_path_{n}"))
+    for crossing, n in inner:
+        total += inner_crossing(work, statement, crossing, n, sums["before"])
     for select, paths in sums.items():
         name = paths_from_start(gate, select)
         paths += [tile(name, *axes)] if name in work.crossing_tiles else []
@@ -48,12 +51,12 @@ def added(terms: list[Expr]) -> Expr:
 
 
 def product(work: Workspace, pair: tuple[Operand, Operand], axes: tuple[str, ...], name: str) -> Expr:
-    x, y = (natural(o) for o in pair)
-    over = tuple(a for a in axes_of(x) if a not in axes)
+    over = tuple(a for a in axes_of(natural(pair[0])) if a not in axes)
     if not over:
-        return times(x, y)
-    work.emit(Assign(name, axes, times(x, y), over=over, accumulate=work.looped in over))
-    return tile(name, *axes)
+        return times(*(natural(o) for o in pair))
+    (x, of_x), (y, of_y) = (bare(work, o) for o in pair)
+    work.emit(Assign(name, axes, times(natural(x), natural(y)), over=over, accumulate=work.looped in over))
+    return times(tile(name, *axes), *of_x, *of_y)
 
 
 def whole_crossing(work: Workspace, statement: GateGradient, crossing: Crossing, number_: int) -> Expr:
@@ -69,10 +72,12 @@ def whole_crossing(work: Workspace, statement: GateGradient, crossing: Crossing,
     return times(tile(name, *axes), *(factor(work, d) for d in crossing.factors if not set(d.axes) & set(over)))
 
 
-def inner_crossing(work: Workspace, statement: GateGradient, crossing: Crossing, n: int) -> list[Expr]:
+def inner_crossing(
+    work: Workspace, statement: GateGradient, crossing: Crossing, n: int, before: list[Expr]
+) -> list[Expr]:
     """Paths within the chunk: summed in the cover's blocks for a vector gate (those of a block that is the whole chunk
     are left to the sums over all steps); for a scalar one, summed over reads from the step on, then over writes
-    before it."""
+    before it, together with those paths from writes `before` it that leave the chunk (which are taken)."""
     gate, decay = statement.gate, crossing.decay
     if decay.axes:
         name = f"crossed_{gate}"
@@ -84,6 +89,12 @@ def inner_crossing(work: Workspace, statement: GateGradient, crossing: Crossing,
     work.emit(
         Assign(paths, both, times(natural(x), natural(y))),
         RowSum(later, both, Operand(paths, both), "after" if decay.upper.before else "from"),
-        Assign(crossed, ("t",), keep("earlier", tile(later, *both), *both), over=("s",)),
     )
+    reads: Expr = tile(later, *both)
+    if before:
+        source = f"{gate}_paths_before"
+        work.emit(Assign(source, ("t",), added(before)))
+        before.clear()
+        reads = apply("add", reads, tile(source, "s"))
+    work.emit(Assign(crossed, ("t",), keep("earlier", reads, *both), over=("s",)))
     return [tile(crossed, "t")]

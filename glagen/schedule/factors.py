@@ -1,11 +1,11 @@
-"""Decays as tiles: a factor for each row, or a matrix between two rows of a scalar gate."""
+"""Decays as tiles: a factor for each row, or a matrix between two rows of a scalar gate; numbers that are factors."""
 
 from __future__ import annotations
 
-from glagen.ir.chunk import Decay, Operand
-from glagen.ir.expr import Ref, apply
+from glagen.ir.chunk import Decay, Map, Operand
+from glagen.ir.expr import Apply, Expr, Ref, apply, free_axes
 from glagen.ir.kernel import Assign, RowSum
-from glagen.schedule.tile import Workspace, tile
+from glagen.schedule.tile import Workspace, natural, tile
 
 ROW_SELECT = {"start": {False: "through", True: "before"}, "end": {False: "after"}}
 SUFFIX = {"start": "from_start", "end": "to_end"}
@@ -44,3 +44,23 @@ def between(work: Workspace, decay: Decay, transposed: bool) -> Ref:
         work.emit(RowSum(f"log_{name}", axes, Operand(decay.gate, ("t",)), select, exponent=True))
         work.emit(Assign(name, axes, apply("exp", tile(f"log_{name}", *axes))))
     return tile(name, *axes)
+
+
+def bare(work: Workspace, operand: Operand) -> tuple[Operand, tuple[Expr, ...]]:
+    """An operand without the numbers that an input is multiplied by, and those: a product's result can be multiplied by
+    them as well, and the input goes from memory to the product as it is."""
+    made = next((s for s in work.statements if isinstance(s, Map) and s.out.name == operand.name), None)
+    if made is None or made.over:
+        return operand, ()
+    factors = _factors(made.expr)
+    numbers = tuple(x for x in factors if not free_axes(x))
+    values = [x for x in factors if free_axes(x)]
+    if len(values) != 1 or not isinstance(values[0], Ref) or natural(made.out).indices != values[0].indices:
+        return operand, ()
+    return Operand(values[0].name, operand.indices), numbers
+
+
+def _factors(expr: Expr) -> list[Expr]:
+    if isinstance(expr, Apply) and expr.function == "mul":
+        return [x for arg in expr.args for x in _factors(arg)]
+    return [expr]

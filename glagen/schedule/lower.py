@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, Contract, Crossing, Decay, GateGradient, Map, Operand, Statement
-from glagen.ir.expr import Apply, Expr, Number, Ref, apply, free_axes
+from glagen.ir.expr import Apply, Expr, Number, Ref, apply
 from glagen.ir.kernel import Assign, Dot, Line
 from glagen.schedule.crossings import gate_gradient
-from glagen.schedule.factors import SUFFIX, between, factor
+from glagen.schedule.factors import SUFFIX, bare, between, factor
 from glagen.schedule.merge import merge_blocks
 from glagen.schedule.tile import Crossed, Workspace, axes_of, keep, natural, tile, times
 from glagen.schedule.triangle import covered_apply, covered_scores
@@ -123,13 +123,13 @@ class Lowering(Workspace):
         if self.turned and "t" in statement.over:  # the smaller one takes the other's numbers as well
             operands.sort(key=lambda o: COLUMN in o.indices)
             if not on_operand[operands[0].name]:
-                operands[0], numbers = self._bare(operands[0])
+                operands[0], numbers = bare(self, operands[0])
             on_operand.setdefault(operands[0].name, [])
         x, y = (self._scaled(o, tuple(on_operand[o.name]), numbers if COLUMN in o.indices else ()) for o in operands)
         x, y = self._ordered(statement.out, x, y)
         numbers = ()
         if statement.part == "inter" and "t" in statement.out.indices:
-            (x, of_x), (y, of_y) = self._bare(x), self._bare(y)
+            (x, of_x), (y, of_y) = bare(self, x), bare(self, y)
             numbers = (*of_x, *of_y)
         out = natural(statement.out)
         axes = tuple(index.axis for index in out.indices)
@@ -139,19 +139,6 @@ class Lowering(Workspace):
         self.emit(Dot(plain, axes, x, y, accumulate=looped, wide=self._is_wide(x, y)))  # type: ignore[arg-type]
         if factors:
             self.emit(Assign(out.name, axes, times(tile(plain, *axes), *factors)))
-
-    def _bare(self, operand: Operand) -> tuple[Operand, tuple[Expr, ...]]:
-        """An operand without the numbers that an input is multiplied by, and those: a dot's result can be multiplied
-        by them as well, and the input goes from memory to the dot as it is."""
-        made = next((s for s in self.statements if isinstance(s, Map) and s.out.name == operand.name), None)
-        if made is None or made.over:
-            return operand, ()
-        factors = _factors(made.expr)
-        numbers = tuple(x for x in factors if not free_axes(x))
-        values = [x for x in factors if free_axes(x)]
-        if len(values) != 1 or not isinstance(values[0], Ref) or natural(made.out).indices != values[0].indices:
-            return operand, ()
-        return Operand(values[0].name, operand.indices), numbers
 
     def _ordered(self, out: Operand, x: Operand, y: Operand) -> tuple[Operand, Operand]:
         """The operand with the result's first index comes first."""
@@ -198,7 +185,7 @@ class Lowering(Workspace):
         if vector:
             covered_scores(self, statement, vector[0], out, axes, mark)
             return
-        (reader, of_reader), (writer, of_writer) = self._bare(reader), self._bare(writer)
+        (reader, of_reader), (writer, of_writer) = bare(self, reader), bare(self, writer)
         x, y = (writer, reader) if transposed else (reader, writer)
         looped = self.looped in statement.over
         self.emit(Dot(f"{out}_all", axes, x, y, accumulate=looped, wide=self._is_wide(x, y)))  # type: ignore[arg-type]
@@ -224,12 +211,11 @@ class Lowering(Workspace):
                 factors = [between(self, d, axes == ("s", "t")) for d in matrix]
                 self.emit(Assign(decayed, axes, times(tile(name, *axes), *factors)))
             name = decayed
+        rows, numbers = bare(self, rows)
+        if numbers:
+            scaled = f"{name}_scaled"
+            self.emit(Assign(scaled, axes, times(tile(name, *axes), *numbers)))
+            name = scaled
         out = natural(statement.out)
         out_axes = tuple(index.axis for index in out.indices)
         self.emit(Dot(out.name, out_axes, Operand(name, axes), rows, wide=True))  # type: ignore[arg-type]
-
-
-def _factors(expr: Expr) -> list[Expr]:
-    if isinstance(expr, Apply) and expr.function == "mul":
-        return [x for arg in expr.args for x in _factors(arg)]
-    return [expr]

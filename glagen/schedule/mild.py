@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glagen.ir.expr import Apply, Expr, Ref, apply, refs
-from glagen.ir.kernel import Assign, Blocks, Line, RowSum, Store, read
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Line, RowSum, Store, read
 from glagen.schedule.tile import tile, times
 
 
@@ -23,6 +23,7 @@ def lightened(lines: list[Line], looped: str | None) -> list[Line]:
         whole = next((x for x in lines if isinstance(x, Assign) and x.name == f"log_{gate}_whole"), None)
         bounded = next((x.expr for x in lines if isinstance(x, Assign) and x.name == gate), None)
         lines = [_of_one_step(x, gate, bounded) for x in lines]
+        lines = [_unlimited(x, since) if isinstance(x, Blocks) and x.kind == "guard" else x for x in lines]
         if whole is not None:
             growth = None if looped in since.axes else _growth(lines, gate)  # where that comes in a loop of its own
             lines = [_of_all_steps(x, since, whole, growth) for x in lines]
@@ -64,6 +65,19 @@ def _of_one_step(line: Line, gate: str, bounded: Expr | None) -> Line:
         ):
             return replace(line, mild=x)
     return line
+
+
+def _unlimited(blocks: Blocks, since: RowSum) -> Blocks:
+    """Growths that nothing cuts off: there are none beyond the limit."""
+    free = apply("neg", tile(since.name, *since.axes))
+
+    def line(x: BlockLine) -> BlockLine:
+        match x:
+            case Assign(expr=Apply(function="exp", args=(Apply(function="min", args=(exponent, _)),))) if exponent == free:
+                return replace(x, mild=apply("exp", free))
+        return x
+
+    return replace(blocks, body=tuple(line(x) for x in blocks.body))
 
 
 def _of_all_steps(line: Line, since: RowSum, whole: Assign, growth: Assign | None) -> Line:
