@@ -114,7 +114,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         *indented([new(f, "N", "H", "K", "V") for f in finals]),
         *indented(_sums(program, kernels, "sums")),
         '    kept = states == "saved"',
-        "    if _stays_on_chip(states, N * M, K, V, dtype):",
+        '    if _stays_on_chip("fused", states, N * M, K, V, dtype):',
         f"        {chunk_states(state, 'H')} if kept else None",
         *indented(launch(program, kernels["fused"]), 2),
         "    else:",
@@ -218,7 +218,7 @@ def _walk_back_on_chip(
     alike = f"{_common_group(program, text['kernel'])} == 1"
     return [
         *buffers,
-        f'on_chip = {wanted} and {alike} and _stays_on_chip("saved", N * M, K, V, dtype)',
+        f'on_chip = {wanted} and {alike} and _stays_on_chip("fused_value_gradients", "saved", N * M, K, V, dtype)',
         "if on_chip:",
         f"    {chunk_states(state.adjoint_end, 'M')}",
         f"    {new(f'{state.adjoint}_initial', 'N', 'M', 'K', 'V')} if needs[{len(program.gradients)}] else None",

@@ -136,7 +136,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "tiles": [(k.name, k.tiles) for k in schedule.kernels],
         "launches": [*walks(program, roles), *launches(program, roles)],
         "widest_fused": schedule.widest_fused,
-        "faster_fused": schedule.faster_fused,
+        "faster_fused": dict(schedule.faster_fused),
         "exact_states": schedule.exact_states,
         "divides": rec.divides,
         "forward": ", ".join(f'"{name}"' for name in FORWARD),

@@ -19,7 +19,7 @@ BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "C", "s": "C"}
 
 def kernels(schedule: Schedule) -> Section:
     """Every kernel, in order of launch."""
-    fused = [k for k in schedule.kernels if k.whole]
+    fused = [k for k in schedule.kernels if k.whole and not k.of_gradients]
     names = ", ".join(f"`{k.name}`" for k in fused)
     divisor = " (where not in float64, as said above)" if schedule.program.recurrence.divides else ""
     blocks: list[Block] = [

@@ -48,9 +48,9 @@ class Schedule:
     twin_forward: tuple[Line | Scan, ...]
     twin_backward: tuple[Line | Scan, ...]
     certificate: tuple[Growth, ...]
-    # A forward that keeps the state on chip is the faster one; where it stores chunk states too, for keys of up to so
-    # many columns. 0: it is not.
-    faster_fused: int
+    # The kernels that keep the state on chip, or its gradient, and are faster than those that do not; where they store
+    # it for each chunk as well, for keys of up to so many columns.
+    faster_fused: tuple[tuple[str, int], ...]
     exact_states: bool  # chunk states stay in float32 and are made of float32, whatever dots read them in
     tuned: tuple[Tuned, ...]  # those of its kernels
 

@@ -9,7 +9,7 @@ from glagen.errors import UnprovableError
 from glagen.ir.chunk import Carry, ChunkProgram, inputs_of
 from glagen.ir.expr import refs
 from glagen.ir.invariants import require_sound
-from glagen.ir.kernel import WALKS, Kernel, Line, Load, Scan
+from glagen.ir.kernel import WALKS, Kernel, Line, Scan
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import Tuned
@@ -18,7 +18,7 @@ from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.kernels import Goal, Shape, build, gradient_goals, needed, order_twin, scan_of
 from glagen.schedule.lower import Lowering
 from glagen.schedule.partial import local_sums
-from glagen.schedule.tiles import FASTER_FUSED, WIDE, chunk_of, gated_sides, shipped
+from glagen.schedule.tiles import FASTER_FUSED, FUSED_SIDES, chunk_of, gated_sides, shipped
 
 
 def schedule(program: ChunkProgram, options: Options) -> Schedule:
@@ -29,18 +29,19 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     require_sound(program)
     chunk = chunk_of(program)
     covers = _covers(program, chunk, options)
-    faster_fused = WIDE if gated_sides(program) in FASTER_FUSED and not program.recurrence.part_of else 0
+    faster_fused = FASTER_FUSED if gated_sides(program) in FUSED_SIDES and not program.recurrence.part_of else {}
+    kernels = _kernels(program, covers)
     results = [o.name for o in program.outputs] + [s.end for s in program.states]
     gradients = [p.name for g in program.gradients for p in g.parts] + [s.adjoint for s in program.states]
     return Schedule(
         program,
         chunk,
         tuple((gate, cover.text) for gate, cover in covers.items()),
-        _kernels(program, covers, faster_fused > 0),
+        kernels,
         _twin(program, covers, results),
         _twin(program, covers, gradients),
         certificate(program, covers),
-        faster_fused,
+        tuple((k.name, faster_fused[k.name]) for k in kernels if k.name in faster_fused),
         _needs_exact_states(program.recurrence),
         _tuned(program, chunk, options),
     )
@@ -84,7 +85,7 @@ def _covers(program: ChunkProgram, chunk: int, options: Options) -> dict[str, Co
     return covers
 
 
-def _kernels(program: ChunkProgram, covers: dict[str, Cover], faster_fused: bool) -> tuple[Kernel, ...]:
+def _kernels(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kernel, ...]:
     """In order of launch: the two forms of the forward, then the backward."""
     ends = tuple(s.end for s in program.states)
     adjoints = tuple(s.adjoint for s in program.states)
@@ -107,11 +108,10 @@ def _kernels(program: ChunkProgram, covers: dict[str, Cover], faster_fused: bool
             side = {"i": "key", "j": "value"}[axis]
             doc = f"One chunk's gradients on the {side} side, from the state at its start and its gradient at the end."
             backward.append(build(program, covers, Shape(name, doc, (axis,), other, reduces_heads=True), goals, ()))
-    if faster_fused and goals and all({"t", "j"} <= set(p.indices) for goal in goals for p in goal.parts):
+    if _walks_back_on_chip(program, goals):
         doc = "Gradients of the values of a sequence, walking back; the state's gradient stays on chip."
         fused = Shape("fused_value_gradients", doc, ("j",), None, "reverse", ("i",), save_states=True)
-        kernel = build(program, covers, fused, goals, adjoints)
-        backward += [kernel] * (not any(isinstance(x, Load) and x.axes == ("i", "j") for x in kernel.lines))
+        backward.append(build(program, covers, fused, goals, adjoints))
     made = (
         _sums(program, covers, "sums", forward),
         forward,
@@ -119,6 +119,14 @@ def _kernels(program: ChunkProgram, covers: dict[str, Cover], faster_fused: bool
         backward,
     )
     return tuple(itertools.chain(*made))
+
+
+def _walks_back_on_chip(program: ChunkProgram, goals: tuple[Goal, ...]) -> bool:
+    """Is there to be one kernel for the gradients of values and for those of states? Where no gate has a side, what is
+    added to the gradients of the state is exact enough in 16 bits, and each value has a gradient of its own."""
+    exact = _needs_exact_states(program.recurrence)
+    alone = all({"t", "j"} <= set(part.indices) for goal in goals for part in goal.parts)
+    return bool(goals) and gated_sides(program) in ("", "s") and alone and not exact
 
 
 def _sums(program: ChunkProgram, covers: dict[str, Cover], name: str, users: list[Kernel]) -> list[Kernel]:
