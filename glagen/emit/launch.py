@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from glagen.emit.interface import LAYOUT, arguments, differentiable, heads_of, lead, sizes_call
@@ -161,8 +162,9 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
     given = ", ".join([*arguments(program), PACKED, "packing", *more])
     walk_back = f"{identifier(state.adjoint_end)}, {state.adjoint}_initial = _adjoint_states_triton({given})"
     order = {f"d{g.name}": n for n, g in enumerate(program.gradients)}
-    if "fused_value_gradients" in kernels:
-        lines += indented(_walk_back_on_chip(program, kernels["fused_value_gradients"], walk_back, order))
+    fused = "fused_value_gradients"
+    if fused in kernels:
+        lines += indented(_walk_back_on_chip(program, kernels[fused], walk_back, order))
     else:
         lines.append(f"    {walk_back}")
     sums: dict[str, list[str]] = {}
@@ -181,12 +183,11 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
             renamed[target] = buffer
             allocations.append(f"{buffer} = {allocated} if needs[{order[target]}] else None")
             sums.setdefault(target, []).append(total)
-        wanted = " or ".join(f"needs[{n}]" for n in sorted(order[target] for target in renamed))
-        if role == "value_gradients" and "fused_value_gradients" in kernels:
-            lines.append(f"    if not on_chip and {f'({wanted})' if ' or ' in wanted else wanted}:")
+        if role == "value_gradients" and fused in kernels:
+            lines.append(f"    if not on_chip and {_asked(renamed, order)}:")
         else:
             lines += indented(allocations)
-            lines.append(f"    if {wanted}:")
+            lines.append(f"    if {_asked(renamed, order, around=False)}:")
         lines += indented(launch(program, text, renamed), 2)
     lines.append("    return (")
     for g in program.gradients:
@@ -200,32 +201,38 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
     return lines
 
 
-def _walk_back_on_chip(
-    program: ChunkProgram, text: KernelText, walk_back: str, order: dict[str, int]
-) -> list[str]:
-    """One kernel for the walk back and the gradients of the values, where it is faster; else the walk alone."""
+def _walk_back_on_chip(program: ChunkProgram, text: KernelText, walk_back: str, order: dict[str, int]) -> list[str]:
+    """One kernel that walks back and makes the gradients of values, where that is faster; else `walk_back`."""
     (state,) = program.states
-    targets = {item["tensor"].name: item["tensor"].name.removesuffix("_out") for item in text["tensors"]}
-    targets = {name: target for name, target in targets.items() if name.endswith("_out")}
-    buffers = []
-    for item in text["tensors"]:
-        if item["tensor"].name in targets:
-            target = targets[item["tensor"].name]
-            source = identifier(target[1:])
-            buffers.append(f"{target}_out = _new({PACKED}, {source}.shape, {source}.dtype, device) if needs[{order[target]}] else None")
-    wanted = " or ".join(f"needs[{n}]" for n in sorted(order[target] for target in targets.values()))
-    wanted = f"({wanted})" if " or " in wanted else wanted
-    alike = f"{_common_group(program, text['kernel'])} == 1"
+    sources = [item["tensor"].name[1:-4] for item in text["tensors"] if item["tensor"].name.endswith("_out")]
+    heads = [heads_of(d) for d in program.recurrence.declarations if d.name in sources]
+    renamed = {f"d{source}": f"d{source}_out" for source in sources}
     return [
-        *buffers,
-        f'on_chip = {wanted} and {alike} and _stays_on_chip("fused_value_gradients", "saved", N * M, K, V, dtype)',
+        *(
+            f"d{source}_out = _new({PACKED}, {x}.shape, {x}.dtype, device) if needs[{order[f'd{source}']}] else None"
+            for source in sources
+            for x in [identifier(source)]
+        ),
+        " and ".join(
+            [
+                f"on_chip = {_asked(renamed, order)}",
+                *(f"{number} == M" for number in heads),
+                f'_stays_on_chip("{text["role"]}", "saved", N * M, K, V, dtype)',
+            ]
+        ),
         "if on_chip:",
         f"    {chunk_states(state.adjoint_end, 'M')}",
         f"    {new(f'{state.adjoint}_initial', 'N', 'M', 'K', 'V')} if needs[{len(program.gradients)}] else None",
-        *indented(launch(program, text, {target: f"{target}_out" for target in targets.values()})),
+        *indented(launch(program, text, renamed)),
         "else:",
         f"    {walk_back}",
     ]
+
+
+def _asked(targets: Iterable[str], order: dict[str, int], around: bool = True) -> str:
+    """Is any of these gradients asked for?"""
+    wanted = [f"needs[{n}]" for n in sorted(order[target] for target in targets)]
+    return f"({' or '.join(wanted)})" if around and len(wanted) > 1 else " or ".join(wanted)
 
 
 def walk_back_arguments(program: ChunkProgram, text: KernelText) -> list[str]:
@@ -241,7 +248,14 @@ def _buffer(
 ) -> tuple[str, str, str]:
     """A gradient's buffer in one kernel: its name, its allocation, and what it adds to the gradient."""
     kernel: Kernel = text["kernel"]
-    shared = sum(any(t["tensor"].name == tensor.name for t in k["tensors"]) for k in kernels.values() if not k["kernel"].scans) > 1
+    shared = (
+        sum(
+            any(t["tensor"].name == tensor.name for t in k["tensors"])
+            for k in kernels.values()
+            if not k["kernel"].scans
+        )
+        > 1
+    )
     name = f"{target}_{'keys' if kernel.owned == ('i',) else 'values'}" if shared else f"{target}_out"
     features = [EXTENT[a] for a in tensor.axes if a in EXTENT]
     declaration = next(d for d in program.recurrence.declarations if d.name == target[1:])

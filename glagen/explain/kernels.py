@@ -38,6 +38,7 @@ def kernels(schedule: Schedule) -> Section:
                 "chunk states in memory."
             )
         )
+    blocks += [say(_fused_back(schedule, k)) for k in schedule.kernels if k.whole and k.of_gradients]
     for kernel in schedule.kernels:
         blocks += [Subtitle(f"Kernel `{kernel.name}`"), say(Quote(kernel.doc)), Facts(tuple(_facts(schedule, kernel)))]
     return Section("The kernels", tuple(blocks))
@@ -47,6 +48,14 @@ def _fused(schedule: Schedule) -> str:
     asked = 'where `states="recomputed"` asks for it'
     many = f"in bfloat16 wherever it has a program for each multiprocessor, else {asked}"
     return many if schedule.faster_fused else asked
+
+
+def _fused_back(schedule: Schedule, kernel: Kernel) -> str:
+    widest = dict(schedule.faster_fused)[kernel.name]
+    return (
+        f"`{kernel.name}` does the work of `adjoint_states` and `value_gradients` in bfloat16, for keys up to {widest} "
+        "wide, wherever it has a program for each multiprocessor and no head of a value is shared."
+    )
 
 
 def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:

@@ -31,7 +31,7 @@ def lightened(lines: list[Line], looped: str | None) -> list[Line]:
 
 
 def unguarded(lines: list[Line], stores: list[Store]) -> list[Line]:
-    """The same, where tiles that are stored and nothing else need no zeros outside of tensors: nothing is stored there."""
+    """The same, but tiles that are stored and nothing else need no zeros outside of tensors: nothing goes there."""
     used = {name for line in lines for name in read(line)}
     free = {store.tile for store in stores} - used
     return [replace(x, guarded=False) if isinstance(x, Assign) and x.name in free and not x.over else x for x in lines]
@@ -73,7 +73,9 @@ def _unlimited(blocks: Blocks, since: RowSum) -> Blocks:
 
     def line(x: BlockLine) -> BlockLine:
         match x:
-            case Assign(expr=Apply(function="exp", args=(Apply(function="min", args=(exponent, _)),))) if exponent == free:
+            case Assign(expr=Apply(function="exp", args=(Apply(function="min", args=(exponent, _)),))) if (
+                exponent == free
+            ):
                 return replace(x, mild=apply("exp", free))
         return x
 

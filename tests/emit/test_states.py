@@ -86,9 +86,25 @@ def test_what_is_asked_for_is_done(seen, states):
 def test_the_state_stays_on_chip_where_that_is_faster_or_asked_for(monkeypatch, name, states, walks, K, dtype, stays):
     module = generated(name)
     monkeypatch.setattr(module, "_multiprocessors", lambda: 100)
-    assert module._stays_on_chip(states, walks, K, 64, dtype) is stays
+    assert module._stays_on_chip("fused", states, walks, K, 64, dtype) is stays
+
+
+@pytest.mark.parametrize(
+    ("walks", "K", "dtype", "stays"),
+    [(100, 64, BF16, True), (99, 64, BF16, False), (100, 65, BF16, False), (100, 64, torch.float16, False)],
+)
+def test_its_gradient_stays_on_chip_where_that_is_faster(monkeypatch, walks, K, dtype, stays):
+    module = generated("simple_gla")
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 100)
+    assert module._stays_on_chip("fused_value_gradients", "saved", walks, K, 64, dtype) is stays
+
+
+@pytest.mark.parametrize("name", ["gla", "gla_v", "mamba2", "linear_attn_norm"])
+def test_some_gradients_of_states_never_stay_on_chip(name):
+    """Where gates have a side, or chunk states are to be exact."""
+    assert not [n for n in vars(generated(name)) if "fused_value_gradients" in n]
 
 
 @pytest.mark.parametrize("states", ["saved", "dropped"])
 def test_without_a_gpu_it_stays_where_that_is_asked_for_alone(states):
-    assert not generated("simple_gla")._stays_on_chip(states, 10**6, 64, 64, BF16)
+    assert not generated("simple_gla")._stays_on_chip("fused", states, 10**6, 64, 64, BF16)

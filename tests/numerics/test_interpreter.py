@@ -46,6 +46,11 @@ def test_a_guarded_cover():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_gates_with_more_digits_than_inputs():
+    result = _worker("mixed")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_sequences_in_pieces():
     result = _worker("pieces")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]

@@ -15,8 +15,8 @@ from tests.mutation.judge import COVERS, SPECS, plan_of
 CASES = list(itertools.product(SPECS, COVERS))
 
 
-def fused(name: str, cover: str) -> Kernel:
-    return next(k for k in plan_of(name, cover).kernels if k.whole)
+def fused(name: str, cover: str) -> list[Kernel]:
+    return [k for k in plan_of(name, cover).kernels if k.whole]
 
 
 def single(kernel: Kernel):
@@ -26,13 +26,13 @@ def single(kernel: Kernel):
 
 @pytest.mark.parametrize(("name", "cover"), CASES)
 def test_what_dots_make_of_value_columns_has_them_first(name, cover):
-    kernel = fused(name, cover)
-    assert all(scan.axes == ("j", "i") for scan in kernel.scans)
-    for line in single(kernel):
-        if isinstance(line, Dot) and "j" in line.axes:
-            assert line.axes[0] == "j", line
-        if isinstance(line, Load | RowSum):
-            assert line.axes[:1] != ("j",) or len(line.axes) == 1, line
+    for kernel in fused(name, cover):
+        assert all(scan.axes == ("j", "i") for scan in kernel.scans)
+        for line in single(kernel):
+            if isinstance(line, Dot) and "j" in line.axes:
+                assert line.axes[0] == "j", line
+            if isinstance(line, Load | RowSum):
+                assert line.axes[:1] != ("j",) or len(line.axes) == 1, line
 
 
 @pytest.mark.parametrize(("name", "cover"), CASES)
@@ -42,18 +42,22 @@ def test_other_kernels_are_as_they_were(name, cover):
 
 @pytest.mark.parametrize(("name", "cover"), CASES)
 def test_every_use_says_which_way_round_a_tile_is(name, cover):
-    kernel = fused(name, cover)
-    axes = {scan.tile: scan.axes for scan in kernel.scans} | {x.name: x.axes for x in single(kernel)}
-    for line in [*single(kernel), *(dot for scan in kernel.scans for dot in scan.added)]:
-        for operand in (
-            (line.x, line.y) if isinstance(line, Dot) else (line.source,) if isinstance(line, RowSum) else ()
-        ):
-            known = axes[operand.name]
-            rows = {"t", "s"}
-            assert [x in rows for x in operand.indices] == [x in rows for x in known], (line, known)
-        if isinstance(line, Dot):
-            inner = set(line.x.indices) & set(line.y.indices)
-            assert len(inner) == 1 and line.axes[0] in line.x.indices and line.axes[1] in line.y.indices
+    for kernel in fused(name, cover):
+        axes = {scan.tile: scan.axes for scan in kernel.scans} | {x.name: x.axes for x in single(kernel)}
+        for line in [*single(kernel), *(dot for scan in kernel.scans for dot in scan.added)]:
+            for operand in operands(line):
+                known = axes[operand.name]
+                rows = {"t", "s"}
+                assert [x in rows for x in operand.indices] == [x in rows for x in known], (line, known)
+            if isinstance(line, Dot):
+                inner = set(line.x.indices) & set(line.y.indices)
+                assert len(inner) == 1
+                for axis, operand in zip(line.axes, (line.x, line.y), strict=True):  # rows are called t where alone
+                    assert axis in operand.indices or (axis == "t" and "s" in operand.indices), line
+
+
+def operands(line: Load | Assign | Dot | RowSum) -> tuple[Operand, ...]:
+    return (line.x, line.y) if isinstance(line, Dot) else (line.source,) if isinstance(line, RowSum) else ()
 
 
 def test_a_sum_over_steps_keeps_its_steps_first():
