@@ -60,7 +60,10 @@ def _fused_back(schedule: Schedule, kernel: Kernel) -> str:
 
 def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
     reads, writes = _traffic(schedule, kernel)
-    again = "twice: without the blocks that only strong gates need; then, with them, those programs that met such gates"
+    again = (
+        "twice: without the blocks that only strong gates need, and beside inputs of 16 bits without bounds on gates; "
+        "then, with them, those programs that met such gates"
+    )
     pieces = "once; on long sequences of few heads twice, in pieces: from zero, then from what enters each piece"
     runs = again if kernel.judged else pieces if kernel.direction and not kernel.whole else ""
     return [
