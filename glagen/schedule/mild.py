@@ -18,14 +18,16 @@ from glagen.schedule.tile import tile, times
 def lightened(lines: list[Line], looped: str | None) -> list[Line]:
     """The same lines, with what they are for mild gates, where that is less; `looped` is the axis of which a program
     takes block by block."""
-    for since in _judged_sums(lines):
+    for since, before in _judged_sums(lines):
         gate = since.source.name
         whole = next((x for x in lines if isinstance(x, Assign) and x.name == f"log_{gate}_whole"), None)
+        if before and whole is None:
+            continue  # sums to before each row leave out the last row's gate, which may be -inf, and they then NaN
         bounded = next((x.expr for x in lines if isinstance(x, Assign) and x.name == gate), None)
         lines = [_of_one_step(x, gate, bounded) for x in lines]
         lines = [_unlimited(x, since) if isinstance(x, Blocks) and x.kind == "guard" else x for x in lines]
         if whole is not None:
-            growth = None if looped in since.axes else _growth(lines, gate)  # where that comes in a loop of its own
+            growth = None if looped in since.axes else _growth(lines, gate)  # which would need a loop of its own
             lines = [_of_all_steps(x, since, whole, growth) for x in lines]
     return lines
 
@@ -37,15 +39,13 @@ def unguarded(lines: list[Line], stores: list[Store]) -> list[Line]:
     return [replace(x, guarded=False) if isinstance(x, Assign) and x.name in free and not x.over else x for x in lines]
 
 
-def _judged_sums(lines: list[Line]) -> list[RowSum]:
-    """The sums of gates from the chunk's start, through each row, by which a kernel judges its rows."""
+def _judged_sums(lines: list[Line]) -> list[tuple[RowSum, bool]]:
+    """The sums from the chunk's start through each row of those gates by which a kernel judges its rows; and whether it
+    does so by sums to before each row."""
     judges = {r.name for x in lines if isinstance(x, Assign) and x.at_hand for r in refs(x.expr)}
-    gates = {x.source.name for x in lines if isinstance(x, RowSum) and x.name in judges}
-    return [
-        x
-        for x in lines
-        if isinstance(x, RowSum) and x.source.name in gates and x.select == "through" and not x.exponent
-    ]
+    sums = [x for x in lines if isinstance(x, RowSum) and not x.exponent]
+    before = {x.source.name: x.select == "before" for x in sums if x.name in judges}
+    return [(x, before[x.source.name]) for x in sums if x.source.name in before and x.select == "through"]
 
 
 def _growth(lines: list[Line], gate: str) -> Assign | None:

@@ -43,14 +43,15 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         certificate(program, covers),
         tuple((k.name, faster_fused[k.name]) for k in kernels if k.name in faster_fused),
         _needs_exact_states(program.recurrence),
-        _tuned(program, chunk, options),
+        _tuned(program, chunk, kernels, options),
     )
 
 
-def _tuned(program: ChunkProgram, chunk: int, options: Options) -> tuple[Tuned, ...]:
+def _tuned(program: ChunkProgram, chunk: int, kernels: tuple[Kernel, ...], options: Options) -> tuple[Tuned, ...]:
     """The measured configurations for kernels like these; none for those that multiply float32 beside any inputs."""
     table = shipped() if options.tuned is None else options.tuned
-    alike = tuple(x for x in table if (x.gates, x.chunk) == (gated_sides(program), chunk))
+    names = {kernel.name for kernel in kernels}
+    alike = tuple(x for x in table if (x.gates, x.chunk) == (gated_sides(program), chunk) and x.kernel in names)
     if program.recurrence.part_of:
         return ()
     if _needs_exact_states(program.recurrence):
