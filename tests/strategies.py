@@ -29,6 +29,28 @@ equations:
   - o[t,j] = sum(i, q[t,i] * S[t,i,j]) + tanh(a[t] * sigmoid(b[t])) * v[t,j]
 """
 
+# Numbers multiply what is written and what is read; {gate} is a gate's declaration, {decay} its factor of the state.
+NUMBERS = """
+name: numbers
+inputs:
+  q: [t, i]
+  k: [t, i]
+  v: [t, j]
+  a: {{kind: scalar, default: 0.7}}
+  b: {{kind: scalar, default: 1.3}}
+  {gate}
+state: S[i, j]
+equations:
+  - S[t,i,j] = {decay}S[t-1,i,j] + a * k[t,i] * v[t,j]
+  - o[t,j] = sum(i, b * q[t,i] * S[t,i,j])
+"""
+NUMBERED = {
+    "none": NUMBERS.format(gate="", decay=""),
+    "scalar": NUMBERS.format(gate='g: {axes: [t], domain: "[-inf, 0]"}', decay="exp(g[t]) * "),
+    "keys": NUMBERS.format(gate='g: {axes: [t, i], domain: "[-inf, 0]"}', decay="exp(g[t,i]) * "),
+    "values": NUMBERS.format(gate='g: {axes: [t, j], domain: "[-inf, 0]"}', decay="exp(g[t,j]) * "),
+}
+
 # Both reads divide, and their terms differ in sign; gates as they are given, for a scalar and for a vector.
 DIVISORS = """
 name: divisors

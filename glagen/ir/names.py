@@ -8,9 +8,9 @@ import re
 # How later stages name what they derive from a name: `q_down`, `log_gate_k_whole`, `dq_out`. A spec whose names follow
 # none of these patterns can never meet a derived name.
 _SUFFIXES = (
-    r"T|after|all|before|between|block|combine|crossed_\d+|decayed|diagonal|down|end|final|from|from_start|initial|kept|keys|leaf|moved|next"
-    r"|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|read_later_\d+|same|sent|span|steps|sum|to_end|total|undecayed|unscaled|up"
-    r"|values|whole|within"
+    r"T|after|all|anchored|before|between|block|combine|crossed_\d+|decayed|diagonal|down|end|final|from|(?:from|after)_start|initial"
+    r"|kept|keys|leaf|moved|next|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|read_later_\d+|same|scaled|sent|span|steps|strong"
+    r"|sum|to_end|total|undecayed|unscaled|up|values|whole|within"
 )
 _DERIVED = re.compile(rf"^(?:log|crossed|at|of|in|GROUP)_|^local_\d+$|_(?:{_SUFFIXES})$")
 
@@ -23,7 +23,7 @@ def derived_pattern(name: str) -> str | None:
 
 # Globals of a generated module, besides those that begin with an underscore.
 _GLOBALS = frozenset(
-    ("F", "CHUNK", "FLOOR", "SHARE", "TILES", "BFLOAT16", "contextlib", "functools", "math", "threading")
+    "F CHUNK FLOOR LONG PIECE SHARE TILES TUNED WIDEST BFLOAT16 contextlib functools math threading".split()  # noqa: SIM905
 )
 
 

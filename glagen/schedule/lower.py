@@ -148,14 +148,14 @@ class Lowering(Workspace):
         if not decays and not numbers:
             return operand
         tag = SUFFIX["start" if decays[0].upper.is_row else "end"] if decays else "scaled"
-        name = f"{operand.name}_{tag}" + ("_before" if decays and decays[0].upper.before else "")
-        if self.known.setdefault((operand.name, decays), name) and name not in self.known:
+        base = f"{operand.name}_{tag}" + ("_before" if decays and decays[0].upper.before else "")
+        name = self.unique(("scaled", operand.name, decays, numbers), base)
+        if name not in self.known:
             self.known[name] = name
             value = natural(operand)
-            axes = tuple(index.axis for index in value.indices)
             factors = tuple(factor(self, d) for d in decays)
             product = times(value, times(*factors, *numbers)) if numbers else times(value, *factors)
-            self.emit(Assign(name, axes, product, rounded="narrow"))
+            self.emit(Assign(name, axes_of(value), product, rounded="narrow"))
         return Operand(name, operand.indices)
 
     def _is_wide(self, *operands: Operand) -> bool:
@@ -213,8 +213,10 @@ class Lowering(Workspace):
             name = decayed
         rows, numbers = bare(self, rows)
         if numbers:
-            scaled = f"{name}_scaled"
-            self.emit(Assign(scaled, axes, times(tile(name, *axes), *numbers)))
+            scaled = self.unique(("scaled", name, numbers), f"{name}_scaled")
+            if scaled not in self.known:
+                self.known[scaled] = scaled
+                self.emit(Assign(scaled, axes, times(tile(name, *axes), *numbers)))
             name = scaled
         out = natural(statement.out)
         out_axes = tuple(index.axis for index in out.indices)

@@ -1,9 +1,10 @@
 """Verifies kernels in Triton's interpreter: python -m tests.numerics.interpreter_worker NAME
 
-NAME is a spec, whose committed module is taken, or `random`: specs as tests/strategies.py makes them, or `local_sums`
-or `divisors`: its LOCAL_SUMS and DIVISORS, or `guarded`, a spec with that cover, or `mixed`, some with gates in float32
-beside float16, or `pieces`, some with sequences in pieces. In a process of its own, with TRITON_INTERPRET=1 from the
-start: Triton reads it when it is imported. Prints a report as JSON; exits 1 if a comparison fails.
+NAME is a spec, whose committed module is taken, or `random`: specs as tests/strategies.py makes them, or `local_sums`,
+`divisors` or `numbers`: its LOCAL_SUMS, DIVISORS and NUMBERED, or `guarded`, a spec with that cover, or `mixed`, some
+with gates in float32 beside float16, or `pieces`, some with sequences in pieces. In a process of its own, with
+TRITON_INTERPRET=1 from the start: Triton reads it when it is imported. Prints a report as JSON; exits 1 if a
+comparison fails.
 """
 
 from __future__ import annotations
@@ -68,6 +69,14 @@ def main(name: str) -> int:
                 regimes=["mild", "strong", "reset"],
             )
             rows += report.to_dict()["rows"]
+        return told(rows)
+    if name == "numbers":
+        rows = []
+        for text in strategies.NUMBERED.values():
+            module = compiled(text)
+            given = {"cases": [Case(1, 40, 1, 20, 24)], "precisions": ["fp32"], "regimes": ["mild"], "modes": ["saved"]}
+            rows += verify(document_of(text), module, invariants=False, **given).to_dict()["rows"]
+            rows += on_chip(document_of(text), module)
         return told(rows)
     if name == "mixed":
         return told([row for spec, gates in MIXED.items() for row in with_exact_gates(spec, gates)])

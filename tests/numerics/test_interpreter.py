@@ -46,6 +46,12 @@ def test_a_guarded_cover():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_numbers_that_multiply_keys_and_queries():
+    """Where each goes behind a product, the two must not be taken for each other."""
+    result = _worker("numbers")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_gates_with_more_digits_than_inputs():
     result = _worker("mixed")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
