@@ -12,7 +12,7 @@ Stability certificate: every exponential of gates, with its worst exponent in na
     Decay(gate_k; 0->C)[i]: 0 over (0, C]; forward interval, log gate in [-inf, 0]: the factor is at most 1
     Decay(gate_k; 0->t-1)[i]: 0 over (0, t-1]; forward interval, log gate in [-inf, 0]: the factor is at most 1
     Decay(gate_k; s->t-1)[i]: 0 over (r, t-1]; guarded: forward from the anchor: at most 1
-    1/Decay(gate_k; s->t-1)[i]: 60 over (r, s]; guarded: growth in rows whose gates since the anchor come to -60 at least, in each channel, and cut off there in all others, which do not use it; exp(60) times operands up to 1e12 stays below 3.4e38; never held in float16
+    1/Decay(gate_k; s->t-1)[i]: 60 over (r, s]; guarded: growth in rows whose gates since the anchor come to -60 at least, in each channel, and cut off there in all others, which do not use it (or not cut off, in a kernel's first run, which does not count if it meets them); exp(60) times operands up to 1e12 stays below 3.4e38; never held in float16
     Decay(gate_k; s->t-1)[i]: 0 over (s, r] and (r, t-1]; guarded: halves down to 1 row, both factors forward: at most 1
 """
 

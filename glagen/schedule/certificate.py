@@ -53,8 +53,9 @@ def _covered(program: ChunkProgram, decay: Decay, cover: Cover) -> list[Growth]:
                 entries.append(Growth(str(decay), f"(r, {decay.upper}]", 0.0, forward))
                 reason = (
                     f"{cover.name}: growth in rows whose gates since the anchor come to -{cover.limit:g} at least, in "
-                    f"each channel, and cut off there in all others, which do not use it; exp({cover.limit:g}) times "
-                    f"operands up to 1e12 stays below 3.4e38; never held in float16"
+                    "each channel, and cut off there in all others, which do not use it (or not cut off, in a "
+                    f"kernel's first run, which does not count if it meets them); exp({cover.limit:g}) times operands "
+                    "up to 1e12 stays below 3.4e38; never held in float16"
                 )
                 entries.append(Growth(f"1/{decay}", f"(r, {decay.lower}]", cover.limit, reason))
             case "leaf":
