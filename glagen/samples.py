@@ -141,6 +141,9 @@ def spec(choose: Chooser) -> str:
         factors.append(f"({factor})" if "**" in factor else factor)
     if choose.number(0, 3) == 0:
         weights.append(f"sigmoid({draft.declare('beta', 't')})")
+    if choose.number(0, 3) == 0:
+        draft.inputs.append("rate: {kind: scalar, default: 0.7}")
+        weights.append("rate")
     feature = choose.one(FEATURE_MAPS)
     read_map = choose.one(FEATURE_MAPS)
     key = feature.replace("{}", k)
