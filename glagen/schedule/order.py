@@ -56,7 +56,19 @@ def heaviest_first(body: tuple[Line | Loop, ...], roots: list[str]) -> tuple[Lin
             for needed_first in sorted(read(line), key=lambda n: -weights.get(n, 0)):
                 if needed_first not in written(line):
                     visit(needed_first)
-        ordered.extend(line for line in made if line not in ordered)
+        for line in made:
+            place(line)
+
+    def place(line: Line) -> None:
+        """A line, after those that begin what it adds to: blocks may add to more than was asked for."""
+        for name in written(line):
+            first = makers[name][0]
+            if first is not line and first not in ordered:
+                for needed_first in read(first):
+                    visit(needed_first)
+                place(first)
+        if line not in ordered:
+            ordered.append(line)
 
     for name in roots:
         visit(name)

@@ -1,0 +1,55 @@
+"""Lines in an order in which every sum has begun before anything is added to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from glagen.check import check
+from glagen.derive import derive
+from glagen.ir.kernel import Blocks, Kernel, Load
+from glagen.ir.schedule import Options
+from glagen.schedule import schedule
+from tests.mutation.judge import COVERS, SPECS, plan_of
+from tests.numerics.helpers import document_of
+
+# Two writes, read before and after: one cover's blocks add to the reads of both writes, of which one begins elsewhere.
+TWO_WRITES = """
+name: two_writes
+inputs:
+  q: [t, i]
+  k: [t, i]
+  v: [t, j]
+  x: [t, i]
+  y: [t, j]
+  r: [t, i]
+  a: {axes: [t, j], domain: "(0, 1]"}
+  b: {axes: [i], kind: constant, value: 1 - 2**(-2 - h), domain: "(0, 1)"}
+state: S[i, j]
+equations:
+  - S[t,i,j] = b[i] * a[t,j] * S[t-1,i,j] + k[t,i] * v[t,j] + x[t,i] * y[t,j]
+  - o[t,j] = sum(i, q[t,i] * S[t-1,i,j])
+  - p[t,j] = sum(i, r[t,i] * S[t,i,j])
+chunk: 16
+"""
+
+
+def begun_too_late(kernel: Kernel) -> list[str]:
+    known, late = set(kernel.zeros), []
+    for line in kernel.lines:
+        for x in line.body if isinstance(line, Blocks) else (line,):
+            if not isinstance(x, Load) and x.accumulate and x.name not in known:
+                late.append(x.name)
+            known.add(x.name)
+    return late
+
+
+@pytest.mark.parametrize("cover", COVERS)
+@pytest.mark.parametrize("name", SPECS)
+def test_sums_begin_before_they_grow(name, cover):
+    for kernel in plan_of(name, cover).kernels:
+        assert not begun_too_late(kernel), kernel.name
+
+
+def test_sums_of_two_writes_begin_before_they_grow():
+    for kernel in schedule(derive(check(document_of(TWO_WRITES))), Options()).kernels:
+        assert not begun_too_late(kernel), kernel.name
