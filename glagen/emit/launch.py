@@ -164,7 +164,7 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
     order = {f"d{g.name}": n for n, g in enumerate(program.gradients)}
     fused = "fused_value_gradients"
     if fused in kernels:
-        lines += indented(_walk_back_on_chip(program, kernels[fused], walk_back, order))
+        lines += indented(_walk_back_on_chip(program, kernels, fused, walk_back, order))
     else:
         lines.append(f"    {walk_back}")
     sums: dict[str, list[str]] = {}
@@ -201,29 +201,24 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
     return lines
 
 
-def _walk_back_on_chip(program: ChunkProgram, text: KernelText, walk_back: str, order: dict[str, int]) -> list[str]:
+def _walk_back_on_chip(
+    program: ChunkProgram, kernels: dict[str, KernelText], role: str, walk_back: str, order: dict[str, int]
+) -> list[str]:
     """One kernel that walks back and makes the gradients of values, where that is faster; else `walk_back`."""
     (state,) = program.states
-    sources = [item["tensor"].name[1:-4] for item in text["tensors"] if item["tensor"].name.endswith("_out")]
-    heads = [heads_of(d) for d in program.recurrence.declarations if d.name in sources]
-    renamed = {f"d{source}": f"d{source}_out" for source in sources}
+    tensors: list[Tensor] = [item["tensor"] for item in kernels[role]["tensors"]]
+    outs = {t.name.removesuffix("_out"): t for t in tensors if t.name.endswith("_out")}
+    buffers = {target: _buffer(program, kernels, kernels[role], tensor, target) for target, tensor in outs.items()}
+    heads = [heads_of(d) for d in program.recurrence.declarations if f"d{d.name}" in outs]
+    on_chip = [_asked(outs, order), *(f"{number} == M" for number in heads)]
+    on_chip.append(f'_stays_on_chip("{role}", "saved", N * M, K, V, dtype)')
     return [
-        *(
-            f"d{source}_out = _new({PACKED}, {x}.shape, {x}.dtype, device) if needs[{order[f'd{source}']}] else None"
-            for source in sources
-            for x in [identifier(source)]
-        ),
-        " and ".join(
-            [
-                f"on_chip = {_asked(renamed, order)}",
-                *(f"{number} == M" for number in heads),
-                f'_stays_on_chip("{text["role"]}", "saved", N * M, K, V, dtype)',
-            ]
-        ),
+        *(f"{name} = {made} if needs[{order[target]}] else None" for target, (name, made, _) in buffers.items()),
+        f"on_chip = {' and '.join(on_chip)}",
         "if on_chip:",
         f"    {chunk_states(state.adjoint_end, 'M')}",
         f"    {new(f'{state.adjoint}_initial', 'N', 'M', 'K', 'V')} if needs[{len(program.gradients)}] else None",
-        *indented(launch(program, text, renamed)),
+        *indented(launch(program, kernels[role], {target: name for target, (name, _, _) in buffers.items()})),
         "else:",
         f"    {walk_back}",
     ]
@@ -248,14 +243,8 @@ def _buffer(
 ) -> tuple[str, str, str]:
     """A gradient's buffer in one kernel: its name, its allocation, and what it adds to the gradient."""
     kernel: Kernel = text["kernel"]
-    shared = (
-        sum(
-            any(t["tensor"].name == tensor.name for t in k["tensors"])
-            for k in kernels.values()
-            if not k["kernel"].scans
-        )
-        > 1
-    )
+    chunkwise = [k for k in kernels.values() if not k["kernel"].scans]  # a walk is in the place of another kernel
+    shared = sum(any(t["tensor"].name == tensor.name for t in k["tensors"]) for k in chunkwise) > 1
     name = f"{target}_{'keys' if kernel.owned == ('i',) else 'values'}" if shared else f"{target}_out"
     features = [EXTENT[a] for a in tensor.axes if a in EXTENT]
     declaration = next(d for d in program.recurrence.declarations if d.name == target[1:])

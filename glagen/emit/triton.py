@@ -158,9 +158,8 @@ class KernelPrinter(KernelMemory):
     def _out(self, store: Store) -> Tensor:
         blocked = [a for a in self.kernel.owned if a not in self.kernel.whole and a not in store.axes]
         kind = ("row_parts" if blocked else "rows") if "t" in store.axes else "head_parts"
-        optional = self.kernel.reduces_heads or bool(
-            self.kernel.of_gradients and self.kernel.scans
-        )  # a gradient that nobody wants is not given
+        # a gradient that nobody wants is not given; sums for other kernels are
+        optional = self.kernel.reduces_heads or bool(self.kernel.of_gradients and self.kernel.scans)
         return self._tensor(f"{store.target}_out", kind, store.axes, optional)
 
     def _store_out(self, store: Store) -> None:

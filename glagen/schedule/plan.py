@@ -109,6 +109,7 @@ def _kernels(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kernel, .
             side = {"i": "key", "j": "value"}[axis]
             doc = f"One chunk's gradients on the {side} side, from the state at its start and its gradient at the end."
             backward.append(build(program, covers, Shape(name, doc, (axis,), other, reduces_heads=True), goals, ()))
+    goals = gradient_goals(program, "j")
     if _walks_back_on_chip(program, goals):
         doc = "Gradients of the values of a sequence, walking back; the state's gradient stays on chip."
         fused = Shape("fused_value_gradients", doc, ("j",), None, "reverse", ("i",), save_states=True)
