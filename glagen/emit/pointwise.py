@@ -181,6 +181,13 @@ def _exp(x):
     """e to the x. GPUs have powers of 2; tl.exp adds to one what keeps results below 2**-126, which are 0 here."""
     return tl.exp(x) if x.dtype == tl.float64 else tl.exp2(x * 1.4426950408889634)
 ''',
+    "_grow": '''
+@_jit
+def _grow(x):
+    """e to the x, for a growth within bounds that were declared. Where those do not hold: infinite before e to the -x is
+    0, so that no result is wrong and looks right."""
+    return _exp(x) if x.dtype == tl.float64 else tl.where(x > 87.0, float("inf"), _exp(x))
+''',
     "_log1p": """
 @_jit
 def _log1p(x):
@@ -209,12 +216,14 @@ HELPER_NEEDS = {
     "_sum_between": ("_sum_rows",),
     "_softplus": ("_log1p", "_exp"),
     "_expm1": ("_exp",),
+    "_grow": ("_exp",),
     "_power": ("_exp",),
 }
 
 TRITON = Dialect(
     functions={
         "exp": "_exp({x})",
+        "grow": "_grow({x})",
         "log": "tl.log({x})",
         "sigmoid": "tl.sigmoid({x})",
         "logsigmoid": "-_softplus(-({x}))",
@@ -242,6 +251,7 @@ TRITON = Dialect(
 TORCH = Dialect(
     functions={
         "exp": "torch.exp({x})",
+        "grow": "torch.exp({x})",
         "log": "torch.log({x})",
         "sigmoid": "torch.sigmoid({x})",
         "logsigmoid": "F.logsigmoid({x})",

@@ -34,7 +34,7 @@ def ends(work: Workspace, decay: Decay, kind: str) -> tuple[list[BlockLine], Ref
             RowSum(log, axes, gate, f"leaf{before}"),
             Assign(up, axes, exp_log),
             RowSum(grow, axes, gate, "leaf"),
-            Assign(low, axes, apply("exp", apply("neg", tile(grow, *axes)))),
+            Assign(low, axes, apply("grow", apply("neg", tile(grow, *axes)))),
         ]
     else:
         lines = [
