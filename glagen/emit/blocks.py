@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from glagen.errors import InternalError
 from glagen.ir.expr import refs
 from glagen.ir.kernel import Assign, Blocks, RowSum
@@ -11,12 +13,48 @@ ROW, OTHER = "row[:, None]", "row[None, :]"  # of a [row, tau] matrix: the row t
 BACK = f"{ROW} - {OTHER}"
 
 
-def opening_text(line: Blocks, chunk: int, where: str) -> tuple[str, list[str]]:
+@dataclass(frozen=True, slots=True)
+class Language:
+    """How a language chooses by a mask (`where`); and, if a chunk is halved as often as a tile `{depth}` says: how many
+    levels of `{most}` there are (`levels`), a mask `{mask}` in these (`reached`) and in the blocks that are left
+    (`within`). If each row has a depth: the levels (`row_levels`), a row's depth beside columns (`row`), and a mask in
+    `{those}` rows for which a mild chunk counts as well (`rows`)."""
+
+    where: str
+    levels: str
+    reached: str
+    within: str
+    row_levels: str
+    row: str
+    rows: str
+
+
+IN_TRITON = Language(
+    where="tl.where",
+    levels="{depth}",
+    reached="{mask}",
+    within="_in_blocks({mask}, {depth}, STRONG)",
+    row_levels="tl.max({depth})",
+    row="{depth}[:, None]",
+    rows="({mask}) & ({those}) if STRONG else {mask}",
+)
+IN_TORCH = Language(
+    where="torch.where",
+    levels="{most}",
+    reached="{mask} & (level < {depth})",
+    within="_blockwise({mask}, {depth})",
+    row_levels="{most}",
+    row="{depth}[..., :, None]",
+    rows="({mask}) & ({those})",
+)
+
+
+def opening_text(line: Blocks, chunk: int, language: Language) -> tuple[str, list[str]]:
     """The loop header ("" for a single pass) and the mask definitions that the body needs.
 
     A name that ends in _T is the transpose of the mask without it.
     """
-    header, definitions = _opening(line, chunk, where)
+    header, definitions = _opening(line, chunk, language)
     wanted = {n for x in line.body if isinstance(x, Assign) for n in _mask_names(x)}
     wanted |= {x.select for x in line.body if isinstance(x, RowSum)}
     texts: list[str] = []
@@ -35,20 +73,28 @@ def _mask_names(line: Assign) -> set[str]:
 
 
 def _transposed(text: str) -> str:
-    return text.replace("[:, None]", "[,]").replace("[None, :]", "[:, None]").replace("[,]", "[None, :]")
+    for left, right in (("[:, None]", "[None, :]"), ("[..., :, None]", "[..., None, :]")):
+        text = text.replace(left, "[,]").replace(right, left).replace("[,]", right)
+    return text
 
 
-def _opening(line: Blocks, chunk: int, where: str) -> tuple[str, list[Definition]]:
-    leaf = line.leaf
+def _opening(line: Blocks, chunk: int, language: Language) -> tuple[str, list[Definition]]:
+    leaf, where = line.leaf, language.where
+    row = language.row.format(depth=line.depth)
     match line.kind:
         case "bisect":
-            levels = (chunk // leaf).bit_length() - 1
-            return f"for level in range({levels}):  # halves of {chunk // 2} rows down to {leaf}", [
+            count, until = str((chunk // leaf).bit_length() - 1), f"down to {leaf}"
+            same = "(side[:, None] == side[None, :] + 1) & upper[:, None]"
+            if line.depth:
+                levels = language.row_levels if line.by_row else language.levels
+                count, until = levels.format(depth=line.depth, most=count), "and of these, as far as gates ask"
+                reached = f"{{mask}} & (level < {row})" if line.by_row else language.reached
+                same = reached.format(depth=line.depth, mask=same)
+            return f"for level in range({count}):  # halves of {chunk // 2} rows {until}", [
                 ("half", "CHUNK >> (level + 1)", ()),
                 ("side", "row // half", ("half",)),
                 ("upper", "side % 2 == 1", ("side",)),
-                ("lower", "side % 2 == 0", ("side",)),
-                ("same", "(side // 2)[:, None] == (side // 2)[None, :]", ("side",)),
+                ("same", same, ("side", "upper")),
                 ("alike", "side[:, None] == side[None, :]", ("side",)),
                 *_between(where),
             ]
@@ -67,12 +113,19 @@ def _opening(line: Blocks, chunk: int, where: str) -> tuple[str, list[Definition
                 ("leaf", f"alike & ({ROW} >= {OTHER})", ("alike",)),
                 ("leaf_before", f"alike & ({ROW} > {OTHER})", ("alike",)),
             ]
-        case "guard":
+        case "guard" if line.by_row:
+            return "", [("same", language.rows.format(mask=f"{ROW} > {OTHER}", those=f"{row} == 0"), ())]
+        case "quarters":
             return "", [
-                ("same", f"{ROW} > {OTHER}", ()),
-                ("leaf", f"{ROW} >= {OTHER}", ()),
-                ("leaf_before", f"{ROW} > {OTHER}", ()),
+                ("alike", f"(row // {leaf})[:, None] == (row // {leaf})[None, :]", ()),
+                ("same", f"alike & ({ROW} > {OTHER}) & ({row} == 2)", ("alike",)),
+                ("leaf", f"alike & ({ROW} >= {OTHER})", ("alike",)),
+                ("leaf_before", f"alike & ({ROW} > {OTHER})", ("alike",)),
             ]
+        case "guard":
+            masks = (("same", ">"), ("leaf", ">="), ("leaf_before", ">"))
+            texts = [(name, f"{ROW} {sign} {OTHER}") for name, sign in masks]
+            return "", [(name, language.within.format(mask=text, depth=line.depth), ()) for name, text in texts]
         case "offsets":
             return f"for offset in range(1, {leaf}):", [
                 ("inside", f"row % {leaf} >= offset", ()),

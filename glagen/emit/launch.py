@@ -31,7 +31,9 @@ def launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | No
         values.append(renamed.get(name, identifier(name)))
     heads = "H" if kernel.of_states else "M"
     values += [PACKED, "first_slot"] if kernel.scans else ["place", "slots"]
-    values += ["strong", "programs"] * bool(kernel.judged)
+    values += noted(text)
+    if kernel.runs_twice:
+        values += [*["slots // strong.shape[0]"] * text["notes"], "again", "programs"]
     values += [*text["scalars"], "T", heads]
     grid = [f'_blocks({EXTENT[a]}, config["BLOCK_{EXTENT[a]}"])' for a in kernel.owned if a not in kernel.whole]
     own = heads + (" // GROUP" if kernel.reduces_heads else "")
@@ -42,18 +44,26 @@ def launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | No
     if kernel.reduces_heads:
         lines.append(f"GROUP = {_common_group(program, kernel)}")
     lines += in_turn
-    if kernel.judged:
-        lines += [f"programs = {programs}", "strong = torch.empty(programs, dtype=torch.float32, device=device)"]
+    if kernel.runs_twice:
+        lines += [f"programs = {programs}", "again = torch.empty(programs, dtype=torch.int8, device=device)"]
+    elif noted(text):
+        lines.append(new("strong", "N", heads, " * ".join(grid), dtype="torch.int8"))
     constants = [*(_group(program, name, heads) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
+    constants += ["NOTES=strong.shape[-1]"] * (text["notes"] and kernel.runs_twice)
     return [
         *lines,
         "_launch(",
-        f"    {text['function']}, {'programs' if kernel.judged else programs}, device,",
+        f"    {text['function']}, {'programs' if kernel.runs_twice else programs}, device,",
         f"    {', '.join(values)},",
         f"    {', '.join(constants)},",
-        f"    {'passes=_guarded(programs), ' * bool(kernel.judged)}**config,",
+        f"    {'passes=_guarded(programs), ' * kernel.runs_twice}**config,",
         ")",
     ]
+
+
+def noted(text: KernelText) -> list[str]:
+    """What walks note, if this kernel makes or reads that: have they met gates too strong for one anchor?"""
+    return ["strong"] if text["notes"] else []
 
 
 def _group(program: ChunkProgram, name: str, heads: str) -> str:
@@ -119,7 +129,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         f"        {chunk_states(state, 'H')} if kept else None",
         *indented(launch(program, kernels["fused"]), 2),
         "    else:",
-        f"        ({name},) = _states_triton({', '.join(given)})",
+        f"        {', '.join([name, *noted(kernels['states'])])} = _states_triton({', '.join(given)})",
         *indented(launch(program, kernels["outputs"]), 2),
         f"    return {results}, {name} if kept else torch.empty(0, dtype=_kept_type(dtype), device=device)",
     ]
@@ -139,12 +149,13 @@ def _sums(program: ChunkProgram, kernels: dict[str, KernelText], prefix: str) ->
 
 
 def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    names = [identifier(s.name) for s in program.states]
+    (state,) = program.states
+    name = identifier(state.name)
     initials = [f"{s.name}_initial" for s in program.states]
     finals = [f"{s.adjoint_end}_final" for s in program.states]
     cotangents = [identifier(c) for c in program.cotangents]
     again = ", ".join([*arguments(program), *initials, PACKED, "packing"])
-    signature = [*arguments(program), *initials, PACKED, *names, *cotangents, *finals, "needs"]
+    signature = [*arguments(program), *initials, PACKED, name, *cotangents, *finals, "needs"]
     lines = [
         f"def _backward_triton({', '.join(signature)}):",
         '    """Gradients of the tensors in order, then of the initial states: those that `needs` asks for, else None.',
@@ -152,15 +163,15 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
         '    Chunk states that are empty are made again."""',
         f"    packing = _packing({PACKED}, *{identifier(lead(program.recurrence).name)}.shape[:2])",
         *head(program),
-        f"    if not {names[0]}.numel():",
-        f"        ({', '.join(names)},) = _states_triton({again})",
+        f"    if not {name}.numel():",
+        f"        {name}{', _' * len(noted(kernels['states']))} = _states_triton({again})",
     ]
     lines += indented(_sums(program, kernels, "backward_sums"))
     count = len(program.gradients)
-    (state,) = program.states
     more = [*walk_back_arguments(program, kernels["adjoint_states"]), f"{state.adjoint_end}_final", f"needs[{count}]"]
     given = ", ".join([*arguments(program), PACKED, "packing", *more])
-    walk_back = f"{identifier(state.adjoint_end)}, {state.adjoint}_initial = _adjoint_states_triton({given})"
+    made = [identifier(state.adjoint_end), f"{state.adjoint}_initial", *noted(kernels["adjoint_states"])]
+    walk_back = f"{', '.join(made)} = _adjoint_states_triton({given})"
     order = {f"d{g.name}": n for n, g in enumerate(program.gradients)}
     fused = "fused_value_gradients"
     if fused in kernels:

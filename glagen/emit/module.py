@@ -15,7 +15,7 @@ from glagen.emit.memory import BOUND, EXTENT
 from glagen.emit.pointwise import HELPER_NEEDS, TRITON_HELPERS
 from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.step import step
-from glagen.emit.triton import BLOCK, ROW_MASKS, KernelPrinter
+from glagen.emit.triton import BLOCK, ROW_MASKS, KernelPrinter, beyond
 from glagen.emit.walks import walks
 from glagen.emit.words import identifier
 from glagen.files import packaged
@@ -31,6 +31,27 @@ def _row_sums(select, x, axes):
     """Sums of a tile's rows, over the steps that `select` [CHUNK, CHUNK] gives each row."""
     select = select.to(x.dtype)
     return select @ x if axes == 2 else (select @ x[..., None])[..., 0]
+''',
+    "_depths": '''
+def _depths(gate, limit):
+    """How often to halve each chunk until the strongest log gate [B, H, chunks, CHUNK, columns], in all rows of a
+    block, comes to `limit` nats at most."""
+    strongest = -gate.amin((-2, -1), keepdim=True)
+    return sum((rows * strongest > limit).long() for rows in (CHUNK >> n for n in range(CHUNK.bit_length() - 1)))
+''',
+    "_depths_by_row": '''
+def _depths_by_row(gate, since, limit):
+    """The same for what each row reads, by rows up to it: never if its log gates `since` the chunk's start come to
+    `limit` nats at most, twice if the strongest would in a quarter of the chunk, else down to single rows."""
+    strongest = -gate.amin(-1).cummin(-1).values
+    deep = torch.where(strongest * (CHUNK // 4) > limit, CHUNK.bit_length() - 1, 2)
+    return torch.where(-since.amin(-1) > limit, deep, 0)
+''',
+    "_blockwise": '''
+def _blockwise(mask, depths):
+    """A mask [CHUNK, CHUNK] within the blocks of chunks that are halved so often."""
+    block = torch.arange(CHUNK, device=mask.device) // (CHUNK >> depths)
+    return mask & (block.mT == block)
 ''',
     "_per_head": '''
 def _per_head(x):
@@ -132,7 +153,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "chunk": schedule.chunk,
         "helpers": _helpers(text),
         "kernels": kernels,
-        "guarded": any(k.judged for k in schedule.kernels),
+        "guarded": any(k.runs_twice for k in schedule.kernels),
         "tiles": [(k.name, k.tiles) for k in schedule.kernels],
         "launches": [*walks(program, roles), *launches(program, roles)],
         "widest_fused": schedule.widest_fused,
@@ -182,8 +203,10 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "scans": kernel.scans,
         "reduces_heads": kernel.reduces_heads,
         "runs": runs,
-        "judged": bool(kernel.judged),
-        "judged_by": BLOCK[kernel.judged_axis] if kernel.judged_axis else "",
+        "runs_twice": kernel.runs_twice,
+        "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges],
+        "beyond": beyond(kernel.judges),
+        "notes": kernel.runs_twice != bool(kernel.judges),  # that of a walk; one that has to judge by itself has none
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in printer.masks],
         "uses": words & {"WIDE", "MILD", "REAL", "blocks_i", "blocks_j"}
         | {f"blocks_{a}" for a in kernel.owned if a not in kernel.whole},

@@ -22,7 +22,7 @@ class Dialect:
 
     functions: dict[str, str]
     spread: Callable[[str, Axes, Axes], str]
-    keep: str  # template with {mask} and {x}
+    keep: str  # template with {mask}, {x} and what is there where the mask does not hold
 
 
 STRENGTH = {"add": 1, "sub": 1, "mul": 2, "div": 2, "neg": 3}
@@ -58,8 +58,9 @@ class Writer:
                 factor = self.write(x, axes, 3)
                 text = " * ".join([factor] * int(p))
                 return f"({text})" if around > 1 else text
-            case Apply(function="keep", args=(mask, x)):
-                return self.dialect.keep.format(mask=self.write(mask, axes), x=self.write(x, axes))
+            case Apply(function="keep", args=(mask, x, *rest)):
+                other = self.write(rest[0], axes) if rest else "0.0"
+                return self.dialect.keep.format(mask=self.write(mask, axes), x=self.write(x, axes), other=other)
             case Apply(function=f, args=args) if f in self.dialect.functions:
                 texts = dict(zip("xy", (self.write(a, axes) for a in args), strict=False))
                 return self.dialect.functions[f].format(**texts)
@@ -175,18 +176,49 @@ def _row_products(x, y):
         total = tl.sum(x.to(tl.float32) * y.to(tl.float32), axis=1)
     return total
 ''',
+    "_depth": '''
+@_jit
+def _depth(gate, LIMIT: tl.constexpr):
+    """How often to halve a chunk until the strongest log gate, in all rows of a block, comes to LIMIT nats at most."""
+    strongest = -tl.min(gate.to(tl.float32))
+    depth = 0
+    for n in tl.static_range(0, 16):
+        if (gate.shape[0] >> n) > 1:
+            depth += (strongest * (gate.shape[0] >> n) > LIMIT).to(tl.int32)
+    return depth
+''',
+    "_row_depths": '''
+@_jit
+def _row_depths(gate, since, LIMIT: tl.constexpr, LEVELS: tl.constexpr):
+    """The same for what each row reads, by rows up to it: never if its log gates `since` the chunk's start come to
+    LIMIT nats at most, twice if the strongest would in a quarter of the chunk, else down to single rows."""
+    row = tl.arange(0, gate.shape[0])
+    strongest = -tl.min(gate.to(tl.float32), axis=1)
+    strongest = tl.max(tl.where(row[:, None] >= row[None, :], strongest[None, :], 0.0), axis=1)
+    deep = tl.where(strongest * (gate.shape[0] // 4) > LIMIT, LEVELS, 2)
+    return tl.where(-tl.min(since, axis=1) > LIMIT, deep, 0)
+''',
+    "_in_blocks": '''
+@_jit
+def _in_blocks(mask, depth, STRONG: tl.constexpr):
+    """A mask [CHUNK, CHUNK] within the blocks of a chunk that is halved so often; where it never is, the mask."""
+    if STRONG:
+        block = tl.arange(0, mask.shape[0]) // (mask.shape[0] >> depth)
+        mask = mask & (block[:, None] == block[None, :])
+    return mask
+''',
     "_exp": '''
 @_jit
 def _exp(x):
     """e to the x. GPUs have powers of 2; tl.exp adds to one what keeps results below 2**-126, which are 0 here."""
     return tl.exp(x) if x.dtype == tl.float64 else tl.exp2(x * 1.4426950408889634)
 ''',
-    "_grow": '''
+    "_shrink": '''
 @_jit
-def _grow(x):
-    """e to the x, for a growth within bounds that were declared. Where those do not hold: infinite before e to the -x is
-    0, so that no result is wrong and looks right."""
-    return _exp(x) if x.dtype == tl.float64 else tl.where(x > 87.0, float("inf"), _exp(x))
+def _shrink(x):
+    """e to the x, for a decay that meets growths, within bounds that were declared. Where those do not hold, and it
+    would be 0, it is not a number, so that no result is wrong and looks right."""
+    return _exp(x) if x.dtype == tl.float64 else tl.where(x < -87.0, float("nan"), _exp(x))
 ''',
     "_log1p": """
 @_jit
@@ -216,14 +248,14 @@ HELPER_NEEDS = {
     "_sum_between": ("_sum_rows",),
     "_softplus": ("_log1p", "_exp"),
     "_expm1": ("_exp",),
-    "_grow": ("_exp",),
+    "_shrink": ("_exp",),
     "_power": ("_exp",),
 }
 
 TRITON = Dialect(
     functions={
         "exp": "_exp({x})",
-        "grow": "_grow({x})",
+        "shrink": "_shrink({x})",
         "log": "tl.log({x})",
         "sigmoid": "tl.sigmoid({x})",
         "logsigmoid": "-_softplus(-({x}))",
@@ -245,13 +277,13 @@ TRITON = Dialect(
         "unclamped": "tl.where({x} < FLOOR, 0.0, 1.0)",
     },
     spread=spread_triton,
-    keep="tl.where({mask}, {x}, 0.0)",
+    keep="tl.where({mask}, {x}, {other})",
 )
 
 TORCH = Dialect(
     functions={
         "exp": "torch.exp({x})",
-        "grow": "torch.exp({x})",
+        "shrink": "torch.exp({x})",
         "log": "torch.log({x})",
         "sigmoid": "torch.sigmoid({x})",
         "logsigmoid": "F.logsigmoid({x})",
@@ -273,5 +305,5 @@ TORCH = Dialect(
         "unclamped": "_unclamped({x})",
     },
     spread=spread_torch,
-    keep="torch.where({mask}, {x}, 0.0)",
+    keep="torch.where({mask}, {x}, {other})",
 )

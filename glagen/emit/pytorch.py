@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glagen.emit.blocks import opening_text
+from glagen.emit.blocks import IN_TORCH, opening_text
 from glagen.emit.lines import full_axes, summed_positions
 from glagen.emit.pointwise import TORCH, Writer, tidy
 from glagen.emit.triton import ROW_MASKS, SELECT_MASK
@@ -10,7 +10,7 @@ from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import Ref, refs
-from glagen.ir.kernel import Assign, Blocks, Dot, Line, Load, RowSum, Scan
+from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Line, Load, RowSum, Scan
 
 
 class TwinPrinter:
@@ -61,6 +61,10 @@ class TwinPrinter:
                 self._dot(line)
             case RowSum():
                 self._row_sum(line)
+            case Depth(name=name, source=source, limit=limit, since=since):
+                gate = identifier(source.name)
+                rows = f"_depths_by_row({gate}, {identifier(since)}, {float(limit)})"
+                self._put(name, rows if since else f"_depths({gate}, {float(limit)})", False)
             case Blocks():
                 self._blocks(line)
             case _:
@@ -117,7 +121,7 @@ class TwinPrinter:
         self._put(line.name, value, line.accumulate)
 
     def _blocks(self, line: Blocks) -> None:
-        header, definitions = opening_text(line, self.chunk, "torch.where")
+        header, definitions = opening_text(line, self.chunk, IN_TORCH)
         inner = [x.name for x in line.body if x.accumulate]
         for name in dict.fromkeys(inner):
             if identifier(name) not in self.started:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glagen.emit.blocks import opening_text
+from glagen.emit.blocks import IN_TRITON, opening_text
 from glagen.emit.lines import full_axes, summed_positions
 from glagen.emit.memory import BOUND, EXTENT, KernelMemory, Tensor
 from glagen.emit.pointwise import TRITON, Writer, spread_triton
@@ -10,7 +10,7 @@ from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Operand
 from glagen.ir.expr import Apply, Ref
-from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Line, Load, Loop, RowSum, Scan, Store, written
+from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Judge, Kernel, Line, Load, Loop, RowSum, Scan, Store, written
 
 BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "CHUNK", "s": "CHUNK"}
 ROW_MASKS = {
@@ -118,6 +118,7 @@ class KernelPrinter(KernelMemory):
     def _chunk(self, scanned: bool = False) -> None:
         self._line("in_T = row < left")
         self._body(self.kernel.body)
+        self._note_least()
         for scan in self.kernel.scans if scanned else ():
             if not (isinstance(scan.update, Ref) and scan.update.name == scan.tile):
                 self._line(f"{identifier(scan.tile)} = {self.writer.write(scan.update, scan.axes)}")
@@ -209,6 +210,8 @@ class KernelPrinter(KernelMemory):
                 self._dot(line)
             case RowSum():
                 self._row_sum(line)
+            case Depth():
+                self._depth(line)
             case Blocks():
                 self._blocks(line)
             case _:
@@ -223,6 +226,14 @@ class KernelPrinter(KernelMemory):
                 value = f"_row_products({', '.join(rows)})"
                 self._line(f"{identifier(line.name)} {sign} {f'tl.sum({value})' if len(line.over) > 1 else value}")
                 return
+            case Apply(function="clamp", args=(Ref(name=name),)) if (
+                name in self.narrow and not line.guarded and self.kernel.runs_twice and len(axes) > 1
+            ):
+                value = self.as_it_is.write(line.expr, axes)
+                mask = self._named(f"in_{''.join(axes)}", " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes))
+                # without the mask, Triton moves the comparison behind each dot's copy of the operand
+                value = value.replace(f"{name} < FLOOR", f"{mask} & ({name} < FLOOR)")
+                self.narrow.add(line.name)
             case Apply(function="clamp" | "keep", args=(*_, Ref(name=name))) if (
                 name in self.narrow and not line.guarded
             ):
@@ -239,10 +250,7 @@ class KernelPrinter(KernelMemory):
         if line.rounded:
             value = f"({value}).to({'WIDE' if line.rounded == 'wide' else 'DOT'})"
             self.narrow.add(line.name)
-        if line.name in self.kernel.judged:
-            self._judge(line)
-            value += " if STRONG else tl.zeros([CHUNK], dtype=tl.float32)"
-        elif line.mild is not None:
+        if line.mild is not None:
             value = f"{self._mild(line, axes)} else {value}"
         self._line(f"{identifier(line.name)} {sign} {value}")
 
@@ -255,15 +263,19 @@ class KernelPrinter(KernelMemory):
         value = self.writer.write(line.mild, axes)
         return f"{f'tl.min({value}, axis={summed_positions(line)[0]})' if line.over else value} if MILD"
 
-    def _judge(self, line: Assign) -> None:
-        """Note whether gates are too strong for a first run: by their sums over the chunk, where those are made."""
-        match line.expr:
-            case Apply(args=(Apply(function="sub", args=(limit, Ref() as since)),)):
-                gates = line.mild if isinstance(line.mild, Ref) else since
-                least = identifier(gates.name) if self.kernel.judged_axis else f"tl.min({identifier(gates.name)})"
-                self._line(f"strong = tl.maximum(strong, {self.writer.write(limit, ())} - {least})")
-            case _:
-                raise InternalError(f"{line.name} says in no known way which rows are strong")
+    def _depth(self, line: Depth) -> None:
+        source = identifier(line.source.name)
+        found = f"_depth({source}, {float(line.limit)})"
+        if line.since:
+            found = (
+                f"_row_depths({source}, {identifier(line.since)}, {float(line.limit)}, {self.chunk.bit_length() - 1})"
+            )
+        self._line(f"{identifier(line.name)} = {found} if STRONG else 0")
+
+    def _note_least(self) -> None:
+        """In a walk: the least sums of gates over a chunk, so far."""
+        for judge in self.kernel.judges:
+            self._line(f"{judge.least} = tl.minimum({judge.least}, {judge.sums})")
 
     def _operand(self, operand: Operand, first: bool, shared: str, wide: bool) -> str:
         name = f"{identifier(operand.name)}.to({'WIDE' if wide else 'DOT'})"
@@ -286,6 +298,9 @@ class KernelPrinter(KernelMemory):
         select = self._mask(SELECT_MASK.get(line.select, line.select))
         source += f".to({self.real})" if self.divisor and line.source.name in self.narrow else ""
         value = f"_sum_rows({select}, {source}, TERMS)"
+        if line.spared:
+            extents = ", ".join(BLOCK[a] for a in line.axes)
+            value = f"tl.zeros([{extents}], dtype={self.real}) if MILD else {value}"
         self._line(f"{identifier(line.name)} {'+=' if line.accumulate else '='} {value}")
 
     def _sums_of_steps(self, line: RowSum, source: str) -> str:
@@ -303,9 +318,10 @@ class KernelPrinter(KernelMemory):
         return f"tl.sum(tl.where({select}, {source}[None, :], 0.0), axis=1)"
 
     def _blocks(self, line: Blocks) -> None:
-        header, definitions = opening_text(line, self.chunk, "tl.where")
+        header, definitions = opening_text(line, self.chunk, IN_TRITON)
         outside = self.indent
-        for text in ["if STRONG:"] * bool(line.when) + [header] * bool(header):
+        strong = bool(line.depth) and line.kind != "guard"
+        for text in ["if STRONG:"] * strong + [header] * bool(header):
             self._line(text)
             self.indent += 1
         for text in definitions:
@@ -313,6 +329,13 @@ class KernelPrinter(KernelMemory):
         for inner in line.body:
             self._any(inner)
         self.indent = outside
+
+
+def beyond(judges: tuple[Judge, ...]) -> str:
+    """Has a walk met gates stronger than the limits?"""
+    found = [f"(tl.min({judge.least}) < {-float(judge.limit)})" for judge in judges]
+    both = " | ".join(found)
+    return f"{both if len(found) == 1 else f'({both})'}.to(tl.int8)"
 
 
 def shape(axes: tuple[str, ...]) -> str:

@@ -7,7 +7,17 @@ first from zero, which gives what each adds; then from what enters it, which fol
 from __future__ import annotations
 
 from glagen.emit.interface import arguments, head_axis, lead, ordered, sizes_call
-from glagen.emit.launch import PACKED, KernelText, chunk_states, head, indented, launch, new, walk_back_arguments
+from glagen.emit.launch import (
+    PACKED,
+    KernelText,
+    chunk_states,
+    head,
+    indented,
+    launch,
+    new,
+    noted,
+    walk_back_arguments,
+)
 from glagen.emit.step import AT, torch_value
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
@@ -65,9 +75,10 @@ def _states(program: ChunkProgram, text: KernelText) -> list[str]:
     (state,) = program.states
     name, initial, final = identifier(state.name), f"{state.name}_initial", f"{state.name}_final"
     given = ", ".join(arguments(program))
+    results = ", ".join([name, *noted(text)])
     return [
         f"def _states_triton({given}, {initial}, {PACKED}, packing, {final}=None):",
-        '    """The states that enter each chunk; the final ones go where they are wanted."""',
+        f'    """The states that enter each chunk{_notes(text)}; the final ones go where they are wanted."""',
         *head(program),
         *_pieces("states", "H"),
         *indented(
@@ -77,16 +88,16 @@ def _states(program: ChunkProgram, text: KernelText) -> list[str]:
                 new("ends", "N * pieces", "H", "K", "V"),
                 "_states_triton(*given, None, None, packing, ends)",
                 f"starts = _carried(_decays({given}, pieces), ends, {initial})",
-                f"({name},) = _states_triton(*given, starts, None, packing, ends)",
+                f"{results} = _states_triton(*given, starts, None, packing, ends)",
                 f"if {final} is not None:",
                 f"    {final}.copy_(ends.unflatten(0, (N, pieces))[:, -1])",
-                f"return ({name},)",
+                f"return {results}",
             ],
             2,
         ),
         f"    {chunk_states(state.name, 'H')}",
         *indented(launch(program, text)),
-        f"    return ({name},)",
+        f"    return {results}",
     ]
 
 
@@ -97,27 +108,33 @@ def _adjoint_states(program: ChunkProgram, text: KernelText) -> list[str]:
     given = ", ".join(arguments(program))
     more = walk_back_arguments(program, text)
     cut = ", ".join(f"_cut({x}, pieces)" for x in more)
+    notes = "".join(f", {x}" for x in noted(text))
     return [
         f"def _adjoint_states_triton({given}, {PACKED}, packing, {', '.join([*more, final])}, wanted):",
-        '    """Gradients of the states that leave each chunk, and of the initial ones [N, M, K, V] if wanted."""',
+        '    """Gradients of the states that leave each chunk, and of the initial ones [N, M, K, V] if wanted'
+        f'{_notes(text)}."""',
         *head(program),
         *_pieces("adjoint_states", "M"),
         *indented(
             [
                 "packing = (N * pieces, slots, None, None)",
                 f"given = ({_cut(program)}, None, packing, {cut})",
-                "_, starts = _adjoint_states_triton(*given, None, True)",
+                f"_, starts{', _' * bool(notes)} = _adjoint_states_triton(*given, None, True)",
                 f"ends = _carried(_decays({given}, pieces), _over_heads(starts, 1, H), {final}, reverse=True)",
-                f"{name}, starts = _adjoint_states_triton(*given, ends, wanted)",
-                f"return {name}, starts.unflatten(0, (N, pieces))[:, 0] if wanted else None",
+                f"{name}, starts{notes} = _adjoint_states_triton(*given, ends, wanted)",
+                f"return {name}, starts.unflatten(0, (N, pieces))[:, 0] if wanted else None{notes}",
             ],
             2,
         ),
         f"    {chunk_states(state.adjoint_end, 'M')}",
         f"    {new(initial, 'N', 'M', 'K', 'V')} if wanted else None",
         *indented(launch(program, text)),
-        f"    return {name}, {initial}",
+        f"    return {name}, {initial}{notes}",
     ]
+
+
+def _notes(text: KernelText) -> str:
+    return "; and which walks met strong gates" if noted(text) else ""
 
 
 def _pieces(kernel: str, heads: str) -> list[str]:

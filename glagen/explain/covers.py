@@ -99,7 +99,15 @@ def _part(kind: str, leaf: int, chunk: int, gate: GateInfo) -> Inline:
                 "`guard`: the whole chunk, with $r$ the step before its first. The factor of row $s$ is then a growth. "
                 f"It is used in those rows $t$ in which the gates since $r$ come to -{limit:g} at least, in "
                 "every channel; gates are at most 0, so the exponents of all rows $s <= t$ are within that too. Which "
-                "blocks a row takes depends on nothing after it. The rows that are left are covered by what follows.",
+                "blocks a row takes depends on nothing after it. (For gradients, which depend on what comes after "
+                "anyway, a chunk is halved for all rows alike, until the strongest log gate, in all rows of a block, "
+                f"would come to -{limit:g} at least; the blocks have a growth each.)",
+            )
+        case "quarters":
+            return (
+                f"`quarters`: diagonal blocks of {leaf} rows, with $r$ the step before their first, for other rows: if "
+                f"the strongest log gate up to row $t$, in all {leaf} rows, would come to -{guard_limit(gate.steep):g} "
+                "at least. What is left, and rows of stronger gates, are covered by what follows.",
             )
         case "leaf":
             worst = leaf * -gate.domain.low

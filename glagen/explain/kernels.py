@@ -61,11 +61,11 @@ def _fused_back(schedule: Schedule, kernel: Kernel) -> str:
 def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
     reads, writes = _traffic(schedule, kernel)
     again = (
-        "twice: without the blocks that only strong gates need, and beside inputs of 16 bits without bounds on gates; "
-        "then, with them, those programs that met such gates"
+        "twice: for sequences of mild gates, whose chunks need no halves, and beside inputs of 16 bits without bounds "
+        "on gates; then for all others, with as many halves in each chunk as gates ask"
     )
     pieces = "once; on long sequences of few heads twice, in pieces: from zero, then from what enters each piece"
-    runs = again if kernel.judged else pieces if kernel.direction and not kernel.whole else ""
+    runs = again if kernel.runs_twice else pieces if kernel.direction and not kernel.whole else ""
     return [
         ("programs", (_grid(kernel),)),
         *([("runs", (runs,))] if runs else []),
@@ -163,11 +163,14 @@ def _count(number: int, word: str) -> str:
 def _passes(line: Blocks, chunk: int) -> str:
     match line.kind:
         case "bisect":
-            return _count((chunk // line.leaf).bit_length() - 1, "level") + " of halves"
+            levels = _count((chunk // line.leaf).bit_length() - 1, "level") + " of halves"
+            return f"up to {levels}" if line.depth else levels
         case "strips":
             return _count(chunk // line.leaf - 1, "strip")
         case "guard":
-            return "the whole chunk at once"
+            return "all blocks that are left at once"
+        case "quarters":
+            return "the quarters of the diagonal at once"
         case "leaf":
             return f"all diagonal blocks of {line.leaf} rows at once"
         case "offsets":

@@ -11,7 +11,7 @@ from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Contract, Crossing, GateGradient, Map, Statement
 from glagen.ir.document import Declaration
 from glagen.ir.expr import show
-from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Line, Load, Loop, RowSum, Scan, Store
+from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Kernel, Line, Load, Loop, RowSum, Scan, Store
 from glagen.ir.recurrence import Recurrence
 
 INDENT = "  "
@@ -103,9 +103,11 @@ def dump_line(line: Line) -> list[str]:
             return [f"{name}{_axes(axes)} {_equals(line)} {x} @ {y}{_note(['wide'] if wide else [])}"]
         case RowSum(name=name, axes=axes, source=source, select=select):
             return [f"{name}{_axes(axes)} {_equals(line)} sum({select}{', after s' * line.apart}) {source}"]
-        case Blocks(kind=kind, leaf=leaf, body=body, when=when):
+        case Depth(name=name, source=source, limit=limit):
+            return [f"{name}{_axes(line.axes)} = halves until {source} stays within {limit}"]
+        case Blocks(kind=kind, leaf=leaf, body=body, depth=depth):
             return [
-                f"for blocks {kind} {leaf}{f', if any {when}' if when else ''}",
+                f"for blocks {kind} {leaf}{f', {depth} deep' if depth else ''}",
                 *(INDENT + text for x in body for text in dump_line(x)),
             ]
         case _:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 from glagen.errors import InternalError
 from glagen.ir.chunk import Operand
-from glagen.ir.expr import Expr, Ref, refs
+from glagen.ir.expr import Expr, refs
 
 # Which steps tau a row x sums over (`RowSum.select`), as 0/1 matrices [x, tau] of a chunk:
 #   through: tau <= x    before: tau < x    from: tau >= x    after: tau > x
 # and inside the blocks of a cover (see `Blocks`):
 #   between: from the block's anchor through x for rows above it, from after x to the anchor for rows below it
-#   leaf: from the leaf's first step through x
+#   leaf: from the first step of x's block through x
 #   span: the `offset` steps that end at x;    shift: the one step `offset` earlier
 # With _before they stop a step short of a reading row; with _T they are transposed: x gathers from the rows that it
 # was summed into.
@@ -37,9 +38,8 @@ class Assign:
 
     `rounded`: "narrow" or "wide", the type of dot operands it is kept in (see Dot), so that other uses see what the
     dots saw. `guarded`: rows and columns outside the tensor are set to zero, which the expression would not give.
-    `at_hand`: the sum is over the columns that a tile has, of all that there are.
-    `mild`: what is as good, and less work, in a run that counts only if gates are mild (see `Kernel.judged`), beside
-    inputs of 16 bits; instead of a sum, the least of it. Where a line judges rows: by what it judges such a run.
+    `mild`: what is as good, and less work, in a run that only counts for mild gates (see `Depth`), beside inputs of 16
+    bits; instead of a sum, the least of it.
     """
 
     name: str
@@ -49,7 +49,6 @@ class Assign:
     accumulate: bool = False
     rounded: str = ""
     guarded: bool = False
-    at_hand: bool = False
     mild: Expr | None = None
 
 
@@ -71,6 +70,7 @@ class RowSum:
 
     `apart`: name[t, s] (or [s, t]) = the same sum for row t, but only over steps after s; 0 if s is t or later.
     `exponent`: the sum is only seen by an exponential. That of a narrow type may then be a difference of longer sums.
+    `spared`: runs that only count for mild gates (see `Assign.mild`) do without it.
     """
 
     name: str
@@ -79,6 +79,7 @@ class RowSum:
     select: str
     accumulate: bool = False
     exponent: bool = False
+    spared: bool = False
 
     @property
     def apart(self) -> bool:
@@ -89,28 +90,51 @@ BlockLine = Assign | Dot | RowSum
 
 
 @dataclass(frozen=True, slots=True)
+class Depth:
+    """name = how often a chunk is halved until a growth serves each block of rows: until the strongest of a gate's log
+    values, in all rows of a block, comes to `limit` nats at most. It is one number for the columns at hand.
+
+    With axes (t,): name[t] = the same for what row t reads, by rows up to it alone, so that no bit of a result depends
+    on later ones: 0 if the gates in sum (`since` the chunk's start) come to `limit` at most, 2 if the strongest would
+    in a quarter of the chunk, else down to single rows.
+
+    A kernel with such a line runs twice: as if it were 0, for sequences whose gates come to `limit` at most in sum over
+    any chunk; then for all others (see `Judge`).
+    """
+
+    name: str
+    source: Operand
+    limit: Fraction
+    since: str = ""
+    axes: tuple[str, ...] = ()
+    accumulate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Blocks:
     """A cover's loop over blocks of the causal triangle; the body sees which rows read (`upper`) and write (`lower`).
 
     bisect: halves of halves down to `leaf` rows; strips: rows n*leaf .. (n+1)*leaf against all before them;
-    leaf: the diagonal blocks of `leaf` rows at once; offsets: their diagonals 1 .. leaf-1 one by one; guard: the whole
-    chunk at once, for reading rows whose gates are mild enough. `when`: a tile [t]; where it is all zero, a kernel may
-    leave the blocks out.
+    leaf: the diagonal blocks of `leaf` rows at once; offsets: their diagonals 1 .. leaf-1 one by one; guard: the
+    diagonal blocks that are left after halves; quarters: those of `leaf` rows, a quarter of the chunk. `depth`: the
+    tile that says how often the chunk is halved (see `Depth`); if it has rows (`by_row`), rows of depth 0 take the
+    chunk as one block of kind guard, those of depth 2 the quarters. "": always down to `leaf` rows.
     """
 
     kind: str
     leaf: int
     gate: str
     body: tuple[BlockLine, ...]
-    when: str = ""
+    depth: str = ""
+    by_row: bool = False
 
     @property
     def is_passed_once(self) -> bool:
         """Is the body always run, and no more than once?"""
-        return self.kind in ("leaf", "guard") and not self.when
+        return self.kind in ("leaf", "guard")
 
 
-Line = Load | Assign | Dot | RowSum | Blocks
+Line = Load | Assign | Dot | RowSum | Depth | Blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +177,22 @@ class Scan:
         return (*(r.name for r in refs(self.update)), *(o.name for dot in self.added for o in (dot.x, dot.y)))
 
 
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A kernel that walks notes whether it meets gates too strong for one anchor: whether `sums`, a gate's log values
+    summed over a chunk, are ever below -`limit` nats. That is a little less than what `Depth` goes by, so that sums of
+    other roundings do not find a row strong in a chunk that is not."""
+
+    sums: str
+    axis: str
+    limit: Fraction
+
+    @property
+    def least(self) -> str:
+        """The name of the least of them, of all chunks."""
+        return f"{self.sums}_least"
+
+
 FORWARD = ("states", "outputs", "fused")  # the kernels that make states and outputs, by name
 WALKS = ("states", "adjoint_states")  # those that keep what enters or leaves each chunk
 
@@ -177,6 +217,7 @@ class Kernel:
 
     `reduces_heads`: it makes gradients, and a program takes in turn all heads that share a head of some tensor.
     `sums`: local sums that it loads, for it has no more than a block of the axis they are over.
+    `judges`: by what a kernel that walks notes which chunks have strong gates, if others are to know.
     """
 
     name: str
@@ -191,6 +232,7 @@ class Kernel:
     tiles: Tiles
     reduces_heads: bool = False
     sums: tuple[str, ...] = ()
+    judges: tuple[Judge, ...] = ()
 
     @property
     def of_gradients(self) -> bool:
@@ -203,17 +245,9 @@ class Kernel:
         return self.direction == "forward" and not self.stores
 
     @property
-    def judged(self) -> frozenset[str]:
-        """The tiles that say which rows need the blocks that only some do. With any, the kernel runs twice: as if no
-        row did, then again in the programs that met one that does."""
-        return frozenset(line.name for line in self.lines if isinstance(line, Assign) and line.at_hand)
-
-    @property
-    def judged_axis(self) -> str:
-        """The feature axis by whose columns such a run is judged; none if by all at once."""
-        judges = [x.mild for x in self.lines if isinstance(x, Assign) and x.at_hand]
-        axes = {tuple(index.axis for index in x.indices) if isinstance(x, Ref) else () for x in judges}
-        return next(iter(axes))[0] if len(axes) == 1 and () not in axes else ""
+    def runs_twice(self) -> bool:
+        """Does it run as if all gates were mild, then again where some are not?"""
+        return any(isinstance(line, Depth) for line in self.lines)
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -237,7 +271,7 @@ class Kernel:
         begun = {x.name for x in self._single_lines() if isinstance(x, Load) or not x.accumulate}
         return {name: axes for name, axes in self.added.items() if name not in begun}
 
-    def _single_lines(self) -> Iterator[Load | BlockLine]:
+    def _single_lines(self) -> Iterator[Load | Depth | BlockLine]:
         """All lines, with those of blocks in their place."""
         for line in self.lines:
             yield from line.body if isinstance(line, Blocks) else (line,)
@@ -261,9 +295,11 @@ def read(line: Line) -> tuple[str, ...]:
             names = [x.name, y.name]
         case RowSum(source=source):
             names = [source.name]
-        case Blocks(body=body):
+        case Depth(source=source, since=since):
+            names = [source.name, since] if since else [source.name]
+        case Blocks(body=body, depth=depth):
             own: set[str] = set()
-            names = []
+            names = [depth] if depth else []
             for inner in body:
                 names += [n for n in read(inner) if n not in own]
                 own |= set(written(inner))

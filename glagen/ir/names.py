@@ -8,9 +8,9 @@ import re
 # How later stages name what they derive from a name: `q_down`, `log_gate_k_whole`, `dq_out`. A spec whose names follow
 # none of these patterns can never meet a derived name.
 _SUFFIXES = (
-    r"T|after|all|anchored|before|between|block|combine|crossed_\d+|decayed|diagonal|down|end|final|from|(?:from|after)_start|initial"
-    r"|kept|keys|leaf|moved|next|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|read_later_\d+|same|scaled|sent|span|steps|strong"
-    r"|sum|to_end|total|undecayed|unscaled|up|values|whole|within"
+    r"T|after|all|anchored|before|between|block|combine|crossed_\d+|decayed|depth|diagonal|down|end|fade|final|from|(?:from|after)_start|initial"
+    r"|kept|keys|leaf|moved|next|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|quartered|read_later_\d+|same|scaled|sent|span|steps"
+    r"|sum|to_end|total|undecayed|unscaled|up|values(?:_\d+)?|whole|within"
 )
 _DERIVED = re.compile(rf"^(?:log|crossed|at|of|in|GROUP)_|^local_\d+$|_(?:{_SUFFIXES})$")
 

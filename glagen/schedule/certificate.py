@@ -40,7 +40,8 @@ def _covered(program: ChunkProgram, decay: Decay, cover: Cover) -> list[Growth]:
         rows = "1 row" if leaf == 1 else f"{leaf} rows"
         match kind:
             case "bisect":
-                reason = f"{cover.name}: halves down to {rows}, both factors forward: at most 1"
+                down = f"{cover.name}: halves {'as far as gates ask' if cover.finds_depth else f'down to {rows}'}"
+                reason = f"{down}, both factors forward: at most 1"
                 entries.append(Growth(str(decay), split, 0.0, reason))
             case "strips":
                 reason = f"{cover.name}: sub-chunks of {rows} against all before, both factors forward: at most 1"
@@ -52,10 +53,10 @@ def _covered(program: ChunkProgram, decay: Decay, cover: Cover) -> list[Growth]:
                 forward = f"{cover.name}: forward from the anchor: at most 1"
                 entries.append(Growth(str(decay), f"(r, {decay.upper}]", 0.0, forward))
                 reason = (
-                    f"{cover.name}: growth in rows whose gates since the anchor come to -{cover.limit:g} at least, in "
-                    "each channel, and cut off there in all others, which do not use it (or not cut off, in a "
-                    f"kernel's first run, which does not count if it meets them); exp({cover.limit:g}) times operands "
-                    "up to 1e12 stays below 3.4e38; never held in float16"
+                    f"{cover.name}: growth over a chunk, for rows up to which its gates come to -{cover.limit:g} at "
+                    "least in each channel, else over blocks so small that all rows with the strongest gate would; cut "
+                    f"off there in rows that do not use it; exp({cover.limit:g}) times operands up to 1e12 stays below "
+                    "3.4e38; never held in float16"
                 )
                 entries.append(Growth(f"1/{decay}", f"(r, {decay.lower}]", cover.limit, reason))
             case "leaf":

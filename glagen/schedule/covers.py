@@ -12,7 +12,7 @@ from glagen.ir.interval import Interval
 # How far a growth factor 1/Decay may reach in nats: exp(60) times an operand of up to 1e12 is still finite in
 # bfloat16, TF32 and float32 (largest 3.4e38 = exp(88.7)).
 GROWTH_LIMIT = 60.0
-# The same for a steep gate, one that is given itself and not as its logarithm. Guarded rows give its gradient as a
+# The same for a steep gate, one that is given itself and not as its logarithm. Guarded blocks give its gradient as a
 # difference of sums, with the absolute error of their terms; divided by a gate near 0 that grows, exp(2.75) times here.
 STEEP_LIMIT = 2.75
 
@@ -23,7 +23,12 @@ class Cover:
 
     name: str
     parts: tuple[tuple[str, int], ...]
-    limit: float = GROWTH_LIMIT  # of the growth in guarded rows
+    limit: float = GROWTH_LIMIT  # of the growth in guarded blocks
+
+    @property
+    def finds_depth(self) -> bool:
+        """Is it found out for each chunk how often to halve it?"""
+        return any(kind == "guard" for kind, _ in self.parts)
 
     @property
     def text(self) -> str:
@@ -35,8 +40,8 @@ def choose_cover(
 ) -> Cover | None:
     """The cover for a vector gate with this range of log values per step; None where `wanted` cannot be proved.
 
-    guarded: anchored for the rows in which the gates since the chunk's start come to GROWTH_LIMIT at most (STEEP_LIMIT
-    if `steep`), which is found out row by row; bisection for all others, if there are any.
+    guarded: each chunk is halved until gates come to GROWTH_LIMIT at most in a block (STEEP_LIMIT if `steep`), which is
+    found out chunk by chunk; the blocks are anchored.
 
     auto: anchored where the declared bound allows it; else the paper's sub-chunks if the spec asks for a size; else
     guarded. bisect: bisection alone, with anchored leaves as large as the bound allows.
@@ -56,7 +61,7 @@ def choose_cover(
 
 
 def guard_limit(steep: bool) -> float:
-    """How far the gates of a guarded row may come to, in nats."""
+    """How far the gates of a guarded block may come to, in nats."""
     return STEEP_LIMIT if steep else GROWTH_LIMIT
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs_of
 from glagen.ir.expr import Expr, apply, ref
-from glagen.ir.kernel import Assign, Kernel, Line, Load, Scan, Store, Tiles, read, written
+from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, Tiles, read, written
 from glagen.schedule.covers import Cover
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import lightened, unguarded
@@ -66,7 +67,8 @@ def build(
     absent = {"i", "j"} - {shape.looped} if shape.makes_sums else set(blocked)
     sums = {n: o for n, (a, o) in local_sums(program).items() if a in absent and n not in wanted}
     statements = needed(program, wanted, states | set(sums))
-    lowering = Lowering(program, covers, shape.looped, statements, turned=bool(shape.whole))
+    forward = shape.name in FORWARD
+    lowering = Lowering(program, covers, shape.looped, statements, turned=bool(shape.whole), causal=forward)
     lines: list[Line] = lightened(lowering.run(), shape.looped)
     stores = []
     for goal in goals:
@@ -83,7 +85,8 @@ def build(
     lines, scans = added_to_states(unguarded(lines, stores), scans, stores)
     if shape.whole:
         lines, scans = turned(added_to_tiles(lines, scans, stores), scans)
-    roots = [s.tile for s in stores] + [r for s in scans for r in s.reads]
+    judges = _judges(program, covers) if shape.direction else ()
+    roots = [s.tile for s in stores] + [r for s in scans for r in s.reads] + [judge.sums for judge in judges]
     body = begun(phases([*loads, *lines], shape.looped, roots))
     if shape.whole:
         body = heaviest_first(body, roots)
@@ -102,7 +105,15 @@ def build(
         tiles=_tiles(program, shape),
         reduces_heads=shape.reduces_heads,
         sums=tuple(x.name for x in loads if x.name in sums),
+        judges=judges,
     )
+
+
+def _judges(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Judge, ...]:
+    """What tells chunks of strong gates: the sums that a state's decay over the chunk is made of."""
+    guarded = [gate for gate in program.gates if gate.name in covers and covers[gate.name].finds_depth]
+    limits = {gate.name: Fraction(covers[gate.name].limit) - Fraction(1, 64) for gate in guarded}
+    return tuple(Judge(f"log_{gate.name}_whole", gate.axes[0], limits[gate.name]) for gate in guarded)
 
 
 def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:

@@ -49,7 +49,7 @@ def _join_sums(body: tuple[BlockLine, ...]) -> tuple[BlockLine, ...]:
         total: Expr = sources[0]
         for source in sources[1:]:
             total = apply("add", total, source)
-        joined = f"{last.name}_paths"
+        joined = f"{last.name}_paths" + ("_anchored" if last.select.startswith("leaf") else "")
         at = out.index(last)
         axes = last.source.indices
         out[at : at + 1] = [Assign(joined, axes, total), replace(last, source=Operand(joined, axes))]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from glagen.errors import InternalError
-from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, Line, Load, Loop, RowSum, Scan, read, written
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Dot, Line, Load, Loop, RowSum, Scan, read, written
 
 
 def begun(body: tuple[Line | Loop, ...]) -> tuple[Line | Loop, ...]:
@@ -84,6 +84,8 @@ def _axes_used(line: Line) -> set[str]:
             return {*axes, *over}
         case Dot(axes=axes, x=x, y=y):
             return {*axes, *x.indices, *y.indices}
+        case Depth(source=source):
+            return set(source.indices)
         case Blocks(body=body):
             return {a for x in body for a in _axes_used(x)}
         case _:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Map, Operand
 from glagen.ir.expr import Apply, Expr, Ref, refs
-from glagen.ir.kernel import Assign, Blocks, Dot, Line, Load, Loop, RowSum, Store
+from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Line, Load, Loop, RowSum, Store
 
 
 def local_sums(program: ChunkProgram) -> dict[str, tuple[str, Operand]]:
@@ -45,10 +45,10 @@ def require_whole(body: Iterable[Line | Loop], stores: Iterable[Store], axis: st
 
 def _is_part(line: Line, axis: str, parts: set[str]) -> bool:
     match line:
-        case Load():
+        case Load() | Depth():
             return False
-        case Assign(expr=expr, over=over, at_hand=at_hand):
-            return _linear(expr, parts, line.name) or (axis in over and not at_hand)
+        case Assign(expr=expr, over=over):
+            return _linear(expr, parts, line.name) or axis in over
         case Dot(x=x, y=y):
             if x.name in parts and y.name in parts:
                 raise InternalError(f"{line.name} multiplies two parts of sums over {axis}")

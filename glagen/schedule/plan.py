@@ -38,8 +38,8 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         chunk,
         tuple((gate, cover.text) for gate, cover in covers.items()),
         kernels,
-        _twin(program, covers, results),
-        _twin(program, covers, gradients),
+        _twin(program, covers, results, causal=True),
+        _twin(program, covers, gradients, causal=False),
         certificate(program, covers),
         tuple((k.name, faster_fused[k.name]) for k in kernels if k.name in faster_fused),
         _needs_exact_states(program.recurrence),
@@ -146,7 +146,7 @@ def _sums(program: ChunkProgram, covers: dict[str, Cover], name: str, users: lis
     return made[::-1]
 
 
-def _twin(program: ChunkProgram, covers: dict[str, Cover], names: list[str]) -> tuple[Line | Scan, ...]:
+def _twin(program: ChunkProgram, covers: dict[str, Cover], names: list[str], causal: bool) -> tuple[Line | Scan, ...]:
     """All lines of the PyTorch form in one order; carried states are loops over chunks of their own."""
     wanted = list(names)
     statements = needed(program, wanted, set())
@@ -156,7 +156,7 @@ def _twin(program: ChunkProgram, covers: dict[str, Cover], names: list[str]) -> 
             if tile not in carried and any(tile in inputs_of(s) for s in statements):
                 wanted.append(end)
     statements = needed(program, wanted, set())
-    lowering = Lowering(program, covers, None, statements)
+    lowering = Lowering(program, covers, None, statements, causal=causal)
     lines = lowering.run()
     scans = [scan_of(program, s, lowering.updates[s.out.name], None) for s in statements if isinstance(s, Carry)]
     return order_twin(program, lines, scans, names)

@@ -26,6 +26,11 @@ def keep(mask: str, x: Expr, *axes: str) -> Expr:
     return apply("keep", tile(f"%{mask}", *axes), x)
 
 
+def choose(mask: str, x: Expr, y: Expr, *axes: str) -> Expr:
+    """x where the mask holds, else y."""
+    return apply("keep", tile(f"%{mask}", *axes), x, y)
+
+
 def natural(operand: Operand) -> Ref:
     """The tile of an operand: rows are called t unless there are two."""
     axes = operand.indices
@@ -66,6 +71,7 @@ class Workspace:
     crossed: dict[str, Crossed] = field(default_factory=dict)  # by the part that carries a gate's gradient
     crossing_tiles: set[str] = field(default_factory=set)  # buckets, and paths from the chunk's start, that there are
     turned: bool = False  # what dots make with value columns is to have those first (see turn.py)
+    causal: bool = False  # no bit of what a row reads may depend on later rows
 
     def emit(self, *lines: Line) -> None:
         self.lines.extend(lines)

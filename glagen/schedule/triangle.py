@@ -6,36 +6,48 @@ from fractions import Fraction
 
 from glagen.ir.chunk import Contract, Decay, Operand
 from glagen.ir.expr import Expr, Ref, apply, number
-from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, RowSum
-from glagen.schedule.tile import Crossed, Workspace, axes_of, keep, natural, paths_from_start, tile, times
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Dot, RowSum
+from glagen.schedule.tile import Crossed, Workspace, axes_of, choose, keep, natural, paths_from_start, tile, times
 
-ANCHORED = ("leaf", "guard")  # kinds of blocks with a growth
+ANCHORED = ("leaf", "guard", "quarters")  # kinds of blocks with a growth
+MARK = {"guard": "_anchored", "quarters": "_quartered"}  # of names, where a cover has several of these
 
 
 def ends(work: Workspace, decay: Decay, kind: str) -> tuple[list[BlockLine], Ref, Ref]:
-    """Within a block: lines for the two halves of a decay, reading rows' and writing rows'."""
+    """Within a block: lines for the two halves of a decay, reading rows' and writing rows'.
+
+    Where blocks are halves of halves, a row of a level reads or writes: both halves of the decay are one tile, and what
+    does not belong to a block is left to the mask `same`.
+    """
     axes = ("t", *decay.axes)
     gate = Operand(decay.gate, axes)
     before = "_before" if decay.upper.before else ""
-    anchored = "_anchored" if kind == "guard" else ""
+    anchored = MARK.get(kind, "")
     up, low = f"{decay.gate}_down{anchored}{before}", f"{decay.gate}_up{anchored}{before}"
     log = f"log_{decay.gate}_within{before}"
     exp_log = apply("exp", tile(log, *axes))
     lines: list[BlockLine]
-    if kind == "guard":
-        bound = apply("min", apply("neg", tile(since(decay), *axes)), number(Fraction(work.covers[decay.gate].limit)))
+    if kind in MARK:  # rows that do not use their growth, those of blocks of one row among them, have it finite
+        of = "_quartered" if kind == "quarters" else ""
+        log, grow = since(decay, of + before), since(decay, of)
+        bound = apply("min", apply("neg", tile(grow, *axes)), number(Fraction(work.covers[decay.gate].limit)))
+        sums = dict.fromkeys([(grow, "leaf"), (log, f"leaf{before}")])
         lines = [
-            Assign(up, axes, apply("exp", tile(since(decay, before), *axes))),
+            *(RowSum(name, axes, gate, select) for name, select in sums if name not in work.known),
+            Assign(up, axes, apply("exp", tile(log, *axes))),
             Assign(low, axes, apply("exp", bound)),
         ]
     elif kind == "leaf":
         grow = f"log_{decay.gate}_leaf"
         lines = [
             RowSum(log, axes, gate, f"leaf{before}"),
-            Assign(up, axes, exp_log),
+            Assign(up, axes, apply("shrink", tile(log, *axes))),
             RowSum(grow, axes, gate, "leaf"),
-            Assign(low, axes, apply("grow", apply("neg", tile(grow, *axes)))),
+            Assign(low, axes, apply("exp", apply("neg", tile(grow, *axes)))),
         ]
+    elif kind == "bisect":
+        up = low = f"{decay.gate}_fade{before}"
+        lines = [RowSum(log, axes, gate, f"between{before}"), Assign(up, axes, exp_log)]
     else:
         lines = [
             RowSum(log, axes, gate, f"between{before}"),
@@ -52,8 +64,8 @@ def covered_scores(
     reader = next(o for o in statement.operands if "t" in o.indices)
     writer = next(o for o in statement.operands if "s" in o.indices)
     over = statement.over
-    judge_rows(work, decay)
-    for kind, leaf in work.covers[decay.gate].parts:
+    find_depth(work, decay)
+    for kind, leaf in parts(work, decay.gate):
         if kind == "offsets":
             lines, fade, moved = offset(work, decay, writer)
             diagonal = f"{out}_offset"
@@ -62,15 +74,15 @@ def covered_scores(
             lines.append(Assign(out, axes, hit, accumulate=True))
         else:
             lines, up, low = ends(work, decay, kind)
-            down_name, up_name = faded(work, reader, decay, "down", kind), faded(work, writer, decay, "up", kind)
-            lines.append(Assign(down_name, axes_of(up), times(natural(reader), up), rounded=_width(kind)))
-            lines.append(Assign(up_name, axes_of(low), times(natural(writer), low), rounded=_width(kind)))
+            down_name, more = faded(work, decay, kind, "down", up, reader, writer)
+            up_name, most = faded(work, decay, kind, "up", low, writer, reader)
+            lines += dict.fromkeys([more, most])
             x, y = Operand(down_name, reader.indices), Operand(up_name, writer.indices)
             x, y = (y, x) if mark else (x, y)
             lines.append(Dot(f"{out}_block", axes, x, y, wide=kind in ANCHORED))  # type: ignore[arg-type]
-            hit = guarded(work, decay, kind, keep(f"same{mark}", tile(f"{out}_block", *axes), *axes))
+            hit = keep(f"same{mark}", tile(f"{out}_block", *axes), *axes)
             lines.append(Assign(out, axes, hit, accumulate=True))
-        work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), when(work, decay, kind)))
+        work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), depth(work, decay.gate), work.causal))
     if statement.order == "<=":
         own = f"{statement.out.name}_own"
         if own not in work.known:
@@ -89,33 +101,35 @@ def covered_apply(
     w_axes = axes_of(matrix)
     mark = "_T" if w_axes == ("s", "t") else ""
     crossed = work.crossed.get(out.name)
-    judge_rows(work, decay)
-    for kind, leaf in work.covers[decay.gate].parts:
+    if statement.order == "<=":  # first: what a sum begins with needs no registers beside it
+        own_weight = f"{weights.name}_diagonal{mark}"
+        if own_weight not in work.known:
+            work.known[own_weight] = own_weight
+            work.emit(Assign(own_weight, ("t",), keep("diagonal", matrix, *w_axes), over=w_axes[1:]))
+        work.emit(Assign(out.name, axes, times(tile(own_weight, "t"), natural(rows)), accumulate=True))
+    find_depth(work, decay)
+    for kind, leaf in parts(work, decay.gate):
         if kind == "offsets":
             lines = offset_apply(work, statement, decay, matrix, rows, transposed)
             work.emit(Blocks(kind, leaf, decay.gate, tuple(lines)))
             continue
         lines, up, low = ends(work, decay, kind)
         own, other = (low, up) if transposed else (up, low)
-        rounded = faded(work, rows, decay, "down" if transposed else "up", kind)
-        lines.append(Assign(rounded, axes, times(natural(rows), other), rounded=_width(kind)))
+        ways = ("down", "up") if transposed else ("up", "down")
+        partner = crossed.partner if crossed else None
+        rounded, line = faded(work, decay, kind, ways[0], other, rows, partner)
+        lines.append(line)
         block = f"{matrix.name}_same"
-        lines.append(Assign(block, w_axes, guarded(work, decay, kind, keep(f"same{mark}", matrix, *w_axes))))
+        lines.append(Assign(block, w_axes, keep(f"same{mark}", matrix, *w_axes)))
         part = f"{out.name}_part"
         lines.append(Dot(part, axes, Operand(block, w_axes), Operand(rounded, rows.indices), wide=True))  # type: ignore[arg-type]
         lines.append(Assign(out.name, axes, times(own, tile(part, *axes)), accumulate=True))
         if crossed:
-            consumed = faded(work, crossed.partner, decay, "up" if transposed else "down", kind)
-            lines.append(Assign(consumed, axes, times(natural(crossed.partner), own), rounded=_width(kind)))
+            consumed, line = faded(work, decay, kind, ways[1], own, crossed.partner, rows)
+            lines += [line] if line not in lines else []
             path = times(tile(consumed, *axes), tile(part, *axes))
             lines += _paths(work, crossed, out.name, kind, decay, path, transposed, axes)
-        work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), when(work, decay, kind)))
-    if statement.order == "<=":
-        own_weight = f"{weights.name}_diagonal{mark}"
-        if own_weight not in work.known:
-            work.known[own_weight] = own_weight
-            work.emit(Assign(own_weight, ("t",), keep("diagonal", matrix, *w_axes), over=w_axes[1:]))
-        work.emit(Assign(out.name, axes, times(tile(own_weight, "t"), natural(rows)), accumulate=True))
+        work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), depth(work, decay.gate), work.causal))
 
 
 def offset(work: Workspace, decay: Decay, writer: Operand | None) -> tuple[list[BlockLine], Ref, Ref]:
@@ -174,17 +188,16 @@ def _paths(
 ) -> list[BlockLine]:
     """Hand a path's derivative to every step its exponent sums: the transpose of the sum that made the exponent.
 
-    Both halves of an anchored decay run forward, so nothing is ever subtracted; only a leaf's growth is, by its sign.
-    Where the anchor is the chunk's start, the steps are all up to the row: one sum serves these and the other paths.
+    Both halves of other decays run forward, so nothing is ever subtracted; only a growth's paths are, by their sign.
+    Where the anchor is always the chunk's start, the steps are all up to the row: one sum serves these and other paths.
     """
     before = "_before" if decay.upper.before and not (transposed and kind in ANCHORED) else ""
     signed = apply("neg", path) if transposed and kind in ANCHORED else path
-    if kind == "guard" or work.covers[decay.gate].name == "anchored":
-        select = "after" if before else "from"
-        name = paths_from_start(decay.gate, select)
+    if work.covers[decay.gate].name == "anchored":
+        name = paths_from_start(decay.gate, "after" if before else "from")
         work.crossing_tiles.add(name)
         return [Assign(name, axes, signed, accumulate=True)]
-    name = f"{out}_paths"
+    name = f"{out}_paths{MARK.get(kind, '')}"
     select = {"bisect": "between", "strips": "between", "offsets": "span"}.get(kind, "leaf") + before
     work.crossing_tiles.add(crossed.bucket)
     return [
@@ -198,47 +211,59 @@ def _width(kind: str) -> str:
     return "wide" if kind in ANCHORED else "narrow"
 
 
-def faded(work: Workspace, operand: Operand, decay: Decay, way: str, kind: str) -> str:
-    """The name of an operand times its half of a decay: `down` from the anchor to a reading row, `up` to the anchor."""
-    before = "_before" if way == "down" and decay.upper.before else ""
-    way += "_anchored" if kind == "guard" else ""
-    return work.unique(("faded", operand.name, decay.gate, way, before), f"{operand.name}_{way}{before}")
+def faded(
+    work: Workspace, decay: Decay, kind: str, way: str, half: Ref, operand: Operand, other: Operand | None
+) -> tuple[str, Assign]:
+    """An operand times its half of a decay, by name: `down` from the anchor to a reading row, `up` to the anchor.
+
+    Of halves of halves, the rows that do the opposite are of the `other` operand, if that is of the same shape.
+    """
+    before = "_before" if decay.upper.before and (way == "down" or kind == "bisect") else ""
+    value: Expr = natural(operand)
+    axes = axes_of(natural(operand))
+    if kind == "bisect" and other and axes_of(natural(other)) == axes:
+        reader, writer = (operand, other) if way == "down" else (other, operand)
+        value = choose("upper", natural(reader), natural(writer), "t")
+        base = f"{reader.name}_{writer.name}_fade{before}"
+        name = work.unique(("faded", reader.name, writer.name, decay.gate, before), base)
+    else:
+        way += MARK.get(kind, "")
+        name = work.unique(("faded", operand.name, decay.gate, way, before), f"{operand.name}_{way}{before}")
+    return name, Assign(name, axes, times(value, half), rounded=_width(kind))
 
 
 def since(decay: Decay, before: str = "") -> str:
-    """The name of the sum of log gates from the chunk's first step through (or to before) each row."""
+    """The name of the sum of log gates from a block's first step through (or to before) each row."""
     return f"log_{decay.gate}_since{before}"
 
 
-def judge_rows(work: Workspace, decay: Decay) -> None:
-    """In how many channels the gates of each reading row are too strong for one anchor, if the cover asks."""
-    before = "_before" if decay.upper.before else ""
-    if "guard" not in dict(work.covers[decay.gate].parts) or strong(decay) in work.known:
+def parts(work: Workspace, gate: str) -> tuple[tuple[str, int], ...]:
+    """The cover's parts; rows that find their depth one by one have two sizes of blocks."""
+    cover = work.covers[gate]
+    if not (cover.finds_depth and work.causal):
+        return cover.parts
+    chunk = dict(cover.parts)["guard"]
+    return (("guard", chunk), ("quarters", chunk // 4), ("bisect", 1))
+
+
+def find_depth(work: Workspace, decay: Decay) -> None:
+    """How often to halve the chunk, if the cover asks."""
+    cover, name = work.covers[decay.gate], f"{decay.gate}_depth"
+    if not cover.finds_depth:
         return
-    axes, gate = ("t", *decay.axes), Operand(decay.gate, ("t", *decay.axes))
-    for name, select in ((since(decay), "through"), (since(decay, before), "before" if before else "through")):
-        if name not in work.known:
-            work.known[name] = name
-            work.emit(RowSum(name, axes, gate, select))
-    work.known[strong(decay)] = strong(decay)
-    beyond = apply(
-        "positive", apply("sub", number(-Fraction(work.covers[decay.gate].limit)), tile(since(decay, before), *axes))
-    )
-    work.emit(Assign(strong(decay), ("t",), beyond, over=decay.axes, at_hand=True))
+    gate = Operand(decay.gate, ("t", *decay.axes))
+    if work.causal:  # rows go by sums from the chunk's start, which those blocks that are the chunk take as well
+        logs = {since(decay): "through", **({since(decay, "_before"): "before"} if decay.upper.before else {})}
+        for log, select in logs.items():
+            if log not in work.known:
+                work.known[log] = log
+                work.emit(RowSum(log, gate.indices, gate, select))
+    if name not in work.known:
+        work.known[name] = name
+        rows = (since(decay), ("t",)) if work.causal else ()
+        work.emit(Depth(name, gate, Fraction(cover.limit), *rows))
 
 
-def strong(decay: Decay) -> str:
-    return f"{decay.gate}_strong{'_before' if decay.upper.before else ''}"
-
-
-def when(work: Workspace, decay: Decay, kind: str) -> str:
-    """The tile that says which reading rows need blocks of this kind; none if all may."""
-    return strong(decay) if kind != "guard" and "guard" in dict(work.covers[decay.gate].parts) else ""
-
-
-def guarded(work: Workspace, decay: Decay, kind: str, x: Expr) -> Expr:
-    """A matrix in the reading rows that take blocks of this kind, else zero."""
-    rest = apply("positive", tile(strong(decay), "t"))
-    if kind == "guard":
-        return times(x, apply("sub", number(1), rest))
-    return times(x, rest) if when(work, decay, kind) else x
+def depth(work: Workspace, gate: str) -> str:
+    """The tile that says so; "" where halves are always as deep."""
+    return work.known.get(f"{gate}_depth", "")

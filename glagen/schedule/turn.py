@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import Expr, Ref, ref, refs, rewrite
-from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, Line, Load, RowSum, Scan
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Dot, Line, Load, RowSum, Scan
 
 COLUMN = "j"
 
@@ -24,12 +24,12 @@ def turned(lines: Iterable[Line], scans: Iterable[Scan]) -> tuple[list[Line], tu
     return [_line(line, names) for line in lines], tuple(_scan(scan, names) for scan in scans)
 
 
-def _single(lines: Iterable[Line]) -> Iterator[Load | BlockLine]:
+def _single(lines: Iterable[Line]) -> Iterator[Load | Depth | BlockLine]:
     for line in lines:
         yield from line.body if isinstance(line, Blocks) else (line,)
 
 
-def _names(lines: list[Load | BlockLine], carried: set[str]) -> frozenset[str]:
+def _names(lines: list[Load | Depth | BlockLine], carried: set[str]) -> frozenset[str]:
     """Carried states, results of dots with value columns, and what is computed of such column by column; but not what
     sums over steps give or add to, which have steps first."""
     upright = {line.name for line in lines if isinstance(line, Load | RowSum)}
@@ -47,7 +47,7 @@ def _line(line: Line, names: frozenset[str]) -> Line:
     match line:
         case Blocks(body=body):
             return replace(line, body=tuple(_single_line(x, names) for x in body))
-        case Load():
+        case Load() | Depth():
             return line
         case _:
             return _single_line(line, names)

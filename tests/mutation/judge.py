@@ -26,7 +26,7 @@ from glagen.ir.interval import Interval
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import Options, Schedule
 from glagen.parse import parse, read
-from glagen.regimes import Case, draw
+from glagen.regimes import Case, Problem, draw
 from glagen.schedule import schedule
 from glagen.tolerances import PRECISIONS
 from glagen.verify import op_results, reference_results
@@ -127,8 +127,10 @@ class Judge:
         self.program = self.schedule.program
         # Stronger gates than mild ones hide what crosses a chunk, but what a guard leaves over is for them alone.
         guarded = any("guard " in text for _, text in self.schedule.covers)
-        regimes = ("mild", "extreme") if guarded else ("mild",)
+        regimes = ("mild", "extreme", "strong") if guarded else ("mild",)
         self.problems = [draw(self.document, regime, self.case, SEED) for regime in regimes]
+        if guarded:
+            self.problems[-1] = _stronger(self.problems[-1])
         self.expected = [reference_results(self.document, problem, CPU) for problem in self.problems]
         self.text = emit(self.schedule, "0" * 16)
         self.seen: dict[str, str] = {}
@@ -175,6 +177,12 @@ class Judge:
             off = (actual.double() - expected).abs().max() / expected.abs().max().clamp(min=1e-9)
             worst = max(worst, float(off))
         return worst
+
+
+def _stronger(problem: Problem) -> Problem:
+    """Gates of -5 to 0 become such for which a quarter of these small chunks is mild, and the whole is not."""
+    gates = {n: x for n, x in problem.arguments.items() if isinstance(x, Tensor) and x.max() <= 0.0 and x.min() < -4.0}
+    return replace(problem, arguments=problem.arguments | {n: 2.5 * x for n, x in gates.items()})
 
 
 def twin_only(text: str) -> ModuleType:

@@ -53,6 +53,11 @@ REASONS = (
         "product of two matrices with the same mask needs it once.",
     ),
     (
+        r"_fade(_before)?: negated",
+        "Of halves of halves both halves of a decay are in this tile, or what it fades, and results have one of each: two "
+        "signs, which cancel.",
+    ),
+    (
         r"without mask %(same|upper|lower|inside)",
         "Another mask implies this one: one leaf, or two halves, are a single block, whose triangle the matrix or its "
         "consumer has masked; strips have `upper` and `lower` in `same`, offsets `inside` in `on_offset` and `shift`.",

@@ -70,6 +70,8 @@ def main(name: str) -> int:
             )
             rows += report.to_dict()["rows"]
         return told(rows)
+    if name == "second_runs":
+        return told(second_runs())
     if name == "numbers":
         rows = []
         for text in strategies.NUMBERED.values():
@@ -133,6 +135,47 @@ def with_exact_gates(name: str, gates: list[str]) -> list[dict]:
     given = {"cases": [Case(1, 70, 1, 20, 24)], "precisions": ["fp16"], "regimes": ["mild", "reset", "neighbours"]}
     rows = verify(document_of(spec_text(name)), module, invariants=False, variants=False, **given).to_dict()["rows"]
     return [{"spec": name, **row} for row in rows]
+
+
+def second_runs() -> list[dict]:
+    """Programs of heads and sequences that have strong gates run again, and no others: beside each other in a batch,
+    and packed, where the strong one is shorter than a chunk."""
+    module = generated("gla")
+    T, H = 2 * module.CHUNK, 2
+    rows = []
+    for lengths in (None, [0, T - 5, T - 5, T, 3 * T - 7]):
+        shape = (3, T, H) if lengths is None else (1, 3 * T, H)
+        q, k, v = (torch.randn(*shape, n).half().requires_grad_() for n in (20, 20, 24))
+        g = torch.full((*shape, 20), -0.1, dtype=torch.float16)
+        strong, chunks = (g[1, :, 1, 7], 2) if lengths is None else (g[0, T - 5 : T, 1, 7], 1)
+        strong.fill_(-20.0)
+        packed = None if lengths is None else torch.tensor(lengths)
+        for on_chip in (False, True):
+            module._stays_on_chip = lambda *_, chip=on_chip: chip
+            found = runs_again(module, q=q, k=k, v=v, g=g.requires_grad_(), cu_seqlens=packed)
+            expected = [1 if on_chip else chunks, chunks, chunks]  # outputs, gradients of keys, of values
+            rows.append({"lengths": lengths, "on_chip": on_chip, "found": found, "ok": found == expected})
+    return rows
+
+
+def runs_again(module: ModuleType, **given: torch.Tensor | None) -> list[int]:
+    """How many programs of each kernel that has two runs take part in the second, in a call and its backward."""
+    found: list[int] = []
+    launch = module._launch
+
+    def watched(kernel, programs, device, *arguments, passes=({},), **constants):
+        launch(kernel, programs, device, *arguments, passes=passes, **constants)
+        if len(passes) == 2:
+            flags = [x for x in arguments if isinstance(x, torch.Tensor) and x.dtype == torch.int8]
+            found.append(int(flags[-1][:programs].sum()))
+
+    module._launch = watched
+    try:
+        o, _ = module.gla(**given)
+        o.sum().backward()
+    finally:
+        module._launch = launch
+    return found
 
 
 def in_pieces(name: str) -> list[dict]:

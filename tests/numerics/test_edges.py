@@ -132,12 +132,12 @@ def test_a_guarded_cover_of_reads_before_and_after_the_write(times: tuple[str, s
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_rows_take_either_kind_of_blocks(before: bool) -> None:
-    """Rows up to GROWTH_LIMIT, one channel's gates beyond it, and all rows after that."""
+def test_rows_take_the_blocks_that_their_gates_ask_for(before: bool) -> None:
+    """Rows up to GROWTH_LIMIT in sum, one channel's gates beyond it, and all rows after that."""
     text = SPEC.format(axis="i", low="-inf").replace("S[t,i,j])", "S[t-1,i,j])" if before else "S[t,i,j])")
     plan = schedule(derive(check(document_of(text))), Options(cover="guarded"))
     lines = [line for line in plan.twin_forward if isinstance(line, Blocks)]
-    assert [(line.kind, bool(line.when)) for line in lines] == [("guard", False), ("bisect", True)]
+    assert [(line.kind, line.by_row) for line in lines] == [("guard", True), ("quarters", True), ("bisect", True)]
     module = compiled(text, "guarded")
     document = document_of(text)
     drawn = draw(document, "mild", CASE)

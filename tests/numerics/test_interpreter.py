@@ -46,6 +46,11 @@ def test_a_guarded_cover():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_second_runs_are_for_strong_gates_alone():
+    result = _worker("second_runs")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_numbers_that_multiply_keys_and_queries():
     """Where each goes behind a product, the two must not be taken for each other."""
     result = _worker("numbers")

@@ -8,7 +8,8 @@ import random
 import pytest
 import torch
 
-from glagen.emit.blocks import opening_text
+from glagen.emit.blocks import IN_TORCH, opening_text
+from glagen.emit.module import TWIN_HELPERS
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import ref
 from glagen.ir.interval import Interval
@@ -23,32 +24,28 @@ MASKS = ("upper", "lower", "same", "on_offset", "inside")
 SELECTS = ("between", "leaf", "span", "shift")
 
 
-def blocks(kind: str, leaf: int, chunk: int) -> list[dict[str, torch.Tensor]]:
-    """The masks of every pass of a cover's loop, by running the text that the modules contain."""
+def blocks(kind: str, leaf: int, chunk: int, depth: torch.Tensor | None = None) -> list[dict[str, torch.Tensor]]:
+    """The masks of every pass of a cover's loop, by running the text that the modules contain. `depth`: how often the
+    chunk is halved [1, 1], or for each row [chunk]."""
     selects = [f"{s}{b}{t}" for s in SELECTS for b in ("", "_before") for t in ("", "_T")]
     masks = [f"{m}{t}" for m in MASKS for t in ("", "_T")]
     body = [RowSum("x", ("t", "i"), Operand("y", ("t", "i")), s) for s in selects]
     body += [Assign("x", ("t", "s"), ref(f"%{m}", ("t", "s"))) for m in masks]
-    header, definitions = opening_text(Blocks(kind, leaf, "g", tuple(body)), chunk, "torch.where")
+    by_row = depth is not None and depth.dim() == 1
+    line = Blocks(kind, leaf, "g", tuple(body), "" if depth is None else "g_depth", by_row)
+    header, definitions = opening_text(line, chunk, IN_TORCH)
     found: list[dict[str, torch.Tensor]] = []
     lines = [header or "if True:", *(f"    {text}" for text in definitions)]
     lines.append("    keep({n: x for n, x in globals().items() if isinstance(x, torch.Tensor)})")
-    exec("\n".join(lines), {"row": torch.arange(chunk), "CHUNK": chunk, "torch": torch, "keep": found.append})
+    names = {"row": torch.arange(chunk), "CHUNK": chunk, "torch": torch, "keep": found.append, "g_depth": depth}
+    exec(TWIN_HELPERS["_blockwise"] + "\n".join(lines), names)
     return found
 
 
-def covered(kind: str, leaf: int, chunk: int, mark: str = "") -> torch.Tensor:
+def covered(kind: str, leaf: int, chunk: int, mark: str = "", depth: torch.Tensor | None = None) -> torch.Tensor:
     """How often each pair [t, s] is taken (mark _T: [s, t])."""
-    count = torch.zeros(chunk, chunk, dtype=torch.long)
-    for b in blocks(kind, leaf, chunk):
-        if kind == "offsets":
-            count += b[f"on_offset{mark}"].long()
-        elif kind in ("leaf", "guard"):
-            count += b[f"same{mark}"].long()
-        else:  # rows that do not read, and columns that do not write, are zero
-            reads, writes = (b["upper"], b["lower"]) if not mark else (b["lower"], b["upper"])
-            count += (b[f"same{mark}"] & reads[:, None] & writes[None, :]).long()
-    return count
+    name = "on_offset" if kind == "offsets" else "same"
+    return sum((b[f"{name}{mark}"].long() for b in blocks(kind, leaf, chunk, depth)), torch.zeros(chunk, chunk).long())
 
 
 def admitted(chunk: int) -> list[tuple[tuple[str, int], ...]]:
@@ -69,10 +66,21 @@ def test_covers_tile_the_strict_triangle_once(chunk):
     choices = admitted(chunk)
     assert len(choices) > 8
     for parts in choices:
-        taken = [[part] for part in parts if part[0] == "guard"]  # by mild rows alone; strong ones take the others
-        for own in (*taken, [part for part in parts if part[0] != "guard"]):
-            assert torch.equal(sum(covered(kind, leaf, chunk) for kind, leaf in own), below), parts
-            assert torch.equal(sum(covered(kind, leaf, chunk, "_T") for kind, leaf in own), below.mT), parts
+        depths = [torch.tensor([[n]]) for n in range(chunk.bit_length())] if parts[0][0] == "guard" else [None]
+        for depth in depths:
+            assert torch.equal(sum(covered(kind, leaf, chunk, "", depth) for kind, leaf in parts), below), parts
+            assert torch.equal(sum(covered(kind, leaf, chunk, "_T", depth) for kind, leaf in parts), below.mT), parts
+
+
+@pytest.mark.parametrize("chunk", [16, 32, 64])
+def test_rows_take_the_strict_triangle_once_each_in_its_way(chunk):
+    below = torch.ones(chunk, chunk, dtype=torch.long).tril(-1)
+    parts = (("guard", chunk), ("quarters", chunk // 4), ("bisect", 1))
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        depth = torch.tensor([0, 2, chunk.bit_length() - 1])[torch.randint(3, (chunk,), generator=generator)]
+        assert torch.equal(sum(covered(kind, leaf, chunk, "", depth) for kind, leaf in parts), below)
+        assert torch.equal(sum(covered(kind, leaf, chunk, "_T", depth) for kind, leaf in parts), below.mT)
 
 
 def interval(chunk: int, lower: int, upper: int) -> torch.Tensor:
@@ -104,7 +112,7 @@ def test_halves_of_a_decay_make_the_whole(kind, chunk, leaf, before):
                 if b["same"][t, s]:  # the writing row's factor is a growth: 1 over the steps from the leaf's first
                     met += 1
                     assert torch.equal(b[f"leaf{mark}"][t].long() - b["leaf"][s].long(), whole)
-            elif b["same"][t, s] and b["upper"][t] and b["lower"][s]:
+            elif b["same"][t, s]:
                 met += 1
                 down, up = b[f"between{mark}"][t].long(), b["between"][s].long()
                 assert torch.equal(down + up, whole)
@@ -125,8 +133,19 @@ def test_what_is_summed_into_a_row_is_gathered_from_it(kind, chunk, leaf):
 def test_a_block_has_one_anchor_whichever_way_reads_go(kind):
     """Rows that write sum up to the same anchor in `between` and `between_before`: one factor serves both."""
     for b in blocks(kind, 8, 32):
-        writes = b["lower"]
+        writes = b.get("lower", ~b["upper"])
         assert torch.equal(b["between"][writes], b["between_before"][writes])
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["after", "before"])
+@pytest.mark.parametrize("depth", [0, 2, 4])
+def test_rows_of_a_block_have_their_growth_from_its_first_step(depth, before):
+    chunk, mark = 32, "_before" if before else ""
+    for kind, leaf, given in (("guard", chunk, torch.tensor([[depth]])), ("quarters", 8, torch.full((chunk,), 2))):
+        (masks,) = blocks(kind, leaf, chunk, given)
+        for t, s in masks["same"].nonzero().tolist():
+            whole = interval(chunk, s, t - before)
+            assert torch.equal(masks[f"leaf{mark}"][t].long() - masks["leaf"][s].long(), whole)
 
 
 @pytest.mark.parametrize("chunk", [16, 32, 64, 128])

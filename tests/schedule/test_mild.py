@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from glagen.ir.expr import Apply, Ref, refs
-from glagen.ir.kernel import Assign, Blocks, Kernel, Load, Loop, RowSum, Store, read
+from glagen.ir.expr import Apply, Ref
+from glagen.ir.kernel import FORWARD, Assign, Blocks, Depth, Kernel, Load, Loop, RowSum, Store, read, written
 from glagen.schedule.mild import unguarded
 from tests.mutation.judge import SPECS, plan_of
 
 
+def single(kernel: Kernel) -> list:
+    return [x for line in kernel.lines for x in (line.body if isinstance(line, Blocks) else (line,))]
+
+
 def assigns(kernel: Kernel) -> list[Assign]:
-    lines = [x for line in kernel.lines for x in (line.body if isinstance(line, Blocks) else (line,))]
-    return [x for x in lines if isinstance(x, Assign)]
+    return [x for x in single(kernel) if isinstance(x, Assign)]
 
 
 def functions(expr) -> set[str]:
@@ -24,33 +27,62 @@ def functions(expr) -> set[str]:
 @pytest.mark.parametrize("name", SPECS)
 def test_kernels_that_run_once_do_all_work(name):
     for kernel in plan_of(name, "guarded").kernels:
-        if not kernel.judged:
+        if not kernel.runs_twice:
             assert not [x for x in assigns(kernel) if x.mild is not None]
+            assert not [x for x in single(kernel) if isinstance(x, RowSum) and x.spared]
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_only_gates_by_which_a_run_is_judged_are_let_alone(name):
+def test_each_vector_gate_finds_its_depth_and_is_judged(name):
+    """All gates of a kernel's blocks have a depth, and every walk notes their sums: those of all gates."""
+    plan = plan_of(name, "guarded")
+    guarded = {f"log_{gate}_whole" for gate, _ in plan.covers}
+    for kernel in plan.kernels:
+        depths = {x.name: x for x in kernel.lines if isinstance(x, Depth)}
+        used = {x.depth for x in kernel.lines if isinstance(x, Blocks)}
+        assert used == set(depths)
+        assert all(bool(x.since) == (kernel.name in FORWARD) for x in depths.values()), "bits of a row by rows up to it"
+        if kernel.direction:
+            assert {judge.sums for judge in kernel.judges} == guarded
+            assert guarded <= {n for line in kernel.lines for n in written(line)}
+        assert kernel.runs_twice == bool(depths)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_only_gates_that_are_judged_are_let_alone(name):
     for kernel in plan_of(name, "guarded").kernels:
-        sums = {x.name: x.source.name for x in kernel.lines if isinstance(x, RowSum)}
-        judged = {sums[r.name] for x in assigns(kernel) if x.at_hand for r in refs(x.expr)}
-        before = {x.source.name for x in kernel.lines if isinstance(x, RowSum) and x.select == "before"}
+        judged = {x.source.name for x in kernel.lines if isinstance(x, Depth)}
         for x in assigns(kernel):
-            if x.mild is not None and functions(x.expr) & {"clamp"}:
-                assert x.name in judged, x
-            if x.name in judged - before and functions(x.expr) & {"clamp"} and isinstance(x.expr.args[0], Ref):
-                assert x.mild == x.expr.args[0]
+            if functions(x.expr) & {"clamp"} and isinstance(x.expr.args[0], Ref):
+                assert x.mild == (x.expr.args[0] if x.name in judged else None)
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_what_a_run_is_judged_by_is_at_hand(name):
-    """The sum over the chunk stands before the judgement, and has its gate's axes."""
+def test_what_lines_read_in_a_mild_run_is_there(name):
+    """In the loop that they stand in, or before it: the blocks of an earlier loop leave their last columns' tiles."""
     for kernel in plan_of(name, "guarded").kernels:
-        for body in (kernel.lines, *(item.body for item in kernel.body if isinstance(item, Loop))):
-            seen: set[str] = set()
-            for line in body:
-                if isinstance(line, Assign) and line.at_hand and isinstance(line.mild, Ref):
-                    assert line.mild.name in seen or line not in body
-                seen |= {line.name} if isinstance(line, Assign) else set()
+        made = {n for line in kernel.lines for n in written(line)}
+        seen = set(kernel.zeros) | {scan.tile for scan in kernel.scans}
+        for item in kernel.body:
+            inside = set(seen)
+            for line in item.body if isinstance(item, Loop) else (item,):
+                assert {n for n in read(line) if n in made} <= inside, (kernel.name, line)
+                inside |= set(written(line))
+            seen |= inside if not isinstance(item, Loop) else {n for n in inside if n in kernel.added}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_paths_within_a_chunk_are_summed_once(name):
+    """What blocks with one anchor do not sum in a mild run, the sum over all steps takes in, and vice versa."""
+    for kernel in plan_of(name, "guarded").kernels:
+        spared = [x.source.name for x in single(kernel) if isinstance(x, RowSum) and x.spared]
+        taken = [
+            n
+            for x in assigns(kernel)
+            if x.mild is not None and "_paths_" in x.name
+            for n in set(read(Assign(x.name, x.axes, x.mild))) - set(read(Assign(x.name, x.axes, x.expr)))
+        ]
+        assert sorted(spared) == sorted(taken)
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -59,18 +91,6 @@ def test_growths_stay_in_their_loop(name):
     for kernel in plan_of(name, "guarded").kernels:
         loops = [item for item in kernel.body if isinstance(item, Loop)]
         assert len(loops) <= 1, kernel.name
-
-
-@pytest.mark.parametrize("name", SPECS)
-def test_gates_without_bounds_are_all_in_what_judges_them(name):
-    """A last gate of -inf that no sum took in would go unseen: sums that leave it out are NaN."""
-    for kernel in plan_of(name, "guarded").kernels:
-        free = {x.name for x in assigns(kernel) if x.mild is not None and functions(x.expr) & {"clamp"}}
-        for x in assigns(kernel):
-            if x.at_hand:
-                sums = [y for r in refs(x.expr) for y in kernel.lines if isinstance(y, RowSum) and y.name == r.name]
-                through = x.mild is not None or all(y.select == "through" for y in sums)
-                assert through or not {y.source.name for y in sums} & free, x
 
 
 def test_tiles_that_are_stored_alone_are_not_guarded():
