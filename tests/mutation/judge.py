@@ -130,7 +130,7 @@ class Judge:
         regimes = ("mild", "extreme", "strong") if guarded else ("mild",)
         self.problems = [draw(self.document, regime, self.case, SEED) for regime in regimes]
         if guarded:
-            self.problems[-1] = _stronger(self.problems[-1])
+            self.problems[-1] = _stronger(self.problems[-1], self.problems[0])
         self.expected = [reference_results(self.document, problem, CPU) for problem in self.problems]
         self.text = emit(self.schedule, "0" * 16)
         self.seen: dict[str, str] = {}
@@ -179,10 +179,15 @@ class Judge:
         return worst
 
 
-def _stronger(problem: Problem) -> Problem:
-    """Gates of -5 to 0 become such for which a quarter of these small chunks is mild, and the whole is not."""
-    gates = {n: x for n, x in problem.arguments.items() if isinstance(x, Tensor) and x.max() <= 0.0 and x.min() < -4.0}
-    return replace(problem, arguments=problem.arguments | {n: 2.5 * x for n, x in gates.items()})
+def _stronger(strong: Problem, mild: Problem) -> Problem:
+    """Gates for which a quarter of these small chunks is mild, and the whole is not: 2.5 times those of -5 to 0."""
+    gates = {
+        name: 2.5 * x
+        for name, x in strong.arguments.items()
+        if isinstance(x, Tensor) and not torch.equal(x, mild.arguments[name])  # type: ignore[arg-type]
+    }
+    assert gates
+    return replace(strong, arguments=strong.arguments | gates)
 
 
 def twin_only(text: str) -> ModuleType:

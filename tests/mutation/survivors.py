@@ -54,8 +54,8 @@ REASONS = (
     ),
     (
         r"_fade(_before)?: negated",
-        "Of halves of halves both halves of a decay are in this tile, or what it fades, and results have one of each: two "
-        "signs, which cancel.",
+        "Of halves of halves both halves of a decay are in this tile, or what it fades, and results have one of each: "
+        "their signs cancel.",
     ),
     (
         r"without mask %(same|upper|lower|inside)",
