@@ -22,7 +22,13 @@ from glagen.ir.document import Document
 SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 LDS = 64 * 1024
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
-TYPES = {torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+TYPES = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.int8: "i8",
+}
 
 
 @dataclass(frozen=True, slots=True)

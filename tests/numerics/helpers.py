@@ -6,6 +6,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +18,10 @@ from glagen.ir.document import Document
 from glagen.ir.schedule import Options
 from glagen.loader import import_path, load
 from glagen.parse import parse
+from glagen.reference import output_names
+from glagen.regimes import Case, draw
+from glagen.tolerances import Precision
+from glagen.verify import op_results
 
 ROOT = Path(__file__).parents[2]
 SPECS = sorted((ROOT / "specs").glob("*.yaml"))
@@ -54,6 +59,21 @@ def close(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], toleranc
         scale = expected[name].double().square().mean().sqrt().clamp(min=1e-9)
         error = (x.double() - expected[name].double()).square().mean().sqrt() / scale
         assert error <= tolerance, f"{name}: relative error {float(error):.1e}, allowed {tolerance:.0e}"
+
+
+def changed_before(
+    document: Document, module: ModuleType, precision: Precision, device: torch.device, mode: str
+) -> list[str]:
+    """The outputs of which bits before a step depend on whether gates from there on are mild or strong."""
+    case, cut = Case(1, 100, 2, 20, 24), 60
+    mild, strong = (draw(document, regime, case) for regime in ("unit", "strong"))
+    timed = [d.name for d in document.declarations if "t" in d.axes]
+    mixed = {n: torch.cat([mild.arguments[n][:, :cut], strong.arguments[n][:, cut:]], 1) for n in timed}  # type: ignore[index]
+    before, after = (
+        op_results(document, module, problem, precision, device, mode)
+        for problem in (mild, replace(mild, arguments=mild.arguments | mixed))
+    )
+    return [n for n in output_names(document) if not torch.equal(before[n][:, :cut], after[n][:, :cut])]
 
 
 # -- states one by one, however many an op has -------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from glagen.tolerances import PRECISIONS
 from glagen.variants import shared
 from glagen.verify import MODES, compare, op_results, reference_results, verify
 from tests import strategies
-from tests.numerics.helpers import CPU, compiled, document_of, flattened, generated, spec_text
+from tests.numerics.helpers import CPU, changed_before, compiled, document_of, flattened, generated, spec_text
 
 FP32 = replace(PRECISIONS["fp32"], budget=1e-4)  # parameters' gradients are sums that cancel: see test_properties.py
 CASES = (Case(1, 80, 1, 20, 36), Case(1, 1, 2, 16, 16, state=False), Case(2, 65, 1, 32, 5))
@@ -72,6 +72,15 @@ def main(name: str) -> int:
         return told(rows)
     if name == "second_runs":
         return told(second_runs())
+    if name in ("later", "later_on_chip"):
+        rows = []
+        for spec, gates in MIXED.items():
+            module = exact_gates(generated(spec), spec, gates, 1 - 2**-12)  # of more digits than inputs
+            module._stays_on_chip = lambda *_: name == "later_on_chip"
+            for precision in ("fp32", "fp16"):
+                found = changed_before(document_of(spec_text(spec)), module, PRECISIONS[precision], CPU, "saved")
+                rows.append({"spec": spec, "precision": precision, "changed": found, "ok": not found})
+        return told(rows)
     if name == "numbers":
         rows = []
         for text in strategies.NUMBERED.values():
@@ -126,12 +135,17 @@ def on_chip(document: Document, module: ModuleType) -> list[dict]:
     return verify(document, module, invariants=False, variants=back, **given).to_dict()["rows"]
 
 
-def with_exact_gates(name: str, gates: list[str]) -> list[dict]:
-    """The rows of a spec in float16 with gates in float32, which stands for bfloat16 here: a first run does not bound
-    them, so that a reset makes NaN in it, in all of a chunk's rows."""
-    module = generated(name)
+def exact_gates(module: ModuleType, name: str, gates: list[str], factor: float = 1.0) -> ModuleType:
+    """The module with gates in float32 beside inputs of any type: that stands for bfloat16 here."""
     op = getattr(module, name)
-    setattr(module, name, lambda **given: op(**given | {gate: given[gate].float() for gate in gates}))
+    setattr(module, name, lambda **given: op(**given | {gate: factor * given[gate].float() for gate in gates}))
+    return module
+
+
+def with_exact_gates(name: str, gates: list[str]) -> list[dict]:
+    """The rows of a spec in float16 with gates in float32: a first run does not bound them, so that a reset makes NaN
+    in it, in all of a chunk's rows."""
+    module = exact_gates(generated(name), name, gates)
     given = {"cases": [Case(1, 70, 1, 20, 24)], "precisions": ["fp16"], "regimes": ["mild", "reset", "neighbours"]}
     rows = verify(document_of(spec_text(name)), module, invariants=False, variants=False, **given).to_dict()["rows"]
     return [{"spec": name, **row} for row in rows]

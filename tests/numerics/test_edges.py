@@ -18,7 +18,7 @@ from glagen.schedule import schedule
 from glagen.schedule.covers import GROWTH_LIMIT
 from glagen.tolerances import PRECISIONS, ZERO
 from glagen.verify import Results, compare, op_results, reference_results, verify
-from tests.numerics.helpers import CPU, ROOT, compiled, document_of, spec_text
+from tests.numerics.helpers import CPU, ROOT, changed_before, compiled, document_of, generated, spec_text
 
 CASE = Case(1, 70, 2, 20, 24)
 SPEC = """
@@ -110,6 +110,16 @@ def test_a_guarded_cover_holds_for_any_gates(name: str, device: str) -> None:
     text = spec_text(name)
     report = verify(document_of(text), compiled(text, "guarded"), device, cases=[Case(2, 70, 2, 20, 12)])
     assert report.ok, report.failures[:3]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["gla", "gla_v", "gla_kv", "hgrn2", "rwkv6"])
+def test_later_strong_gates_change_no_earlier_bit(name: str, device: str) -> None:
+    """Kernels take another run for a sequence with strong gates, which is to give the bits of the first before them."""
+    document, module = document_of(spec_text(name)), generated(name)
+    for precision in ("fp32", "bf16", "fp16"):
+        for mode in ("saved", "recomputed"):
+            assert not changed_before(document, module, PRECISIONS[precision], torch.device(device), mode), precision
 
 
 @pytest.mark.parametrize("axis", ["i", "j"])
