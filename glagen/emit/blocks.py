@@ -106,22 +106,16 @@ def _opening(line: Blocks, chunk: int, language: Language) -> tuple[str, list[De
                 ("alike", "(upper[:, None] & upper[None, :]) | (lower[:, None] & lower[None, :])", ("upper", "lower")),
                 *_between(where),
             ]
-        case "leaf":
+        case "leaf" | "quarters":
+            those = f" & ({row} == 2)" if line.kind == "quarters" else ""
             return "", [
                 ("alike", f"(row // {leaf})[:, None] == (row // {leaf})[None, :]", ()),
-                ("same", f"alike & ({ROW} > {OTHER})", ("alike",)),
+                ("same", f"alike & ({ROW} > {OTHER}){those}", ("alike",)),
                 ("leaf", f"alike & ({ROW} >= {OTHER})", ("alike",)),
                 ("leaf_before", f"alike & ({ROW} > {OTHER})", ("alike",)),
             ]
         case "guard" if line.by_row:
             return "", [("same", language.rows.format(mask=f"{ROW} > {OTHER}", those=f"{row} == 0"), ())]
-        case "quarters":
-            return "", [
-                ("alike", f"(row // {leaf})[:, None] == (row // {leaf})[None, :]", ()),
-                ("same", f"alike & ({ROW} > {OTHER}) & ({row} == 2)", ("alike",)),
-                ("leaf", f"alike & ({ROW} >= {OTHER})", ("alike",)),
-                ("leaf_before", f"alike & ({ROW} > {OTHER})", ("alike",)),
-            ]
         case "guard":
             masks = (("same", ">"), ("leaf", ">="), ("leaf_before", ">"))
             texts = [(name, f"{ROW} {sign} {OTHER}") for name, sign in masks]

@@ -229,10 +229,10 @@ class KernelPrinter(KernelMemory):
             case Apply(function="clamp", args=(Ref(name=name),)) if (
                 name in self.narrow and not line.guarded and self.kernel.runs_twice and len(axes) > 1
             ):
-                value = self.as_it_is.write(line.expr, axes)
+                given = identifier(name)
                 mask = self._named(f"in_{''.join(axes)}", " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes))
                 # without the mask, Triton moves the comparison behind each dot's copy of the operand
-                value = value.replace(f"{name} < FLOOR", f"{mask} & ({name} < FLOOR)")
+                value = f"tl.where({mask} & ({given} < FLOOR), FLOOR, {given})"
                 self.narrow.add(line.name)
             case Apply(function="clamp" | "keep", args=(*_, Ref(name=name))) if (
                 name in self.narrow and not line.guarded

@@ -217,7 +217,7 @@ class Kernel:
 
     `reduces_heads`: it makes gradients, and a program takes in turn all heads that share a head of some tensor.
     `sums`: local sums that it loads, for it has no more than a block of the axis they are over.
-    `judges`: by what a kernel that walks notes which chunks have strong gates, if others are to know.
+    `judges`: by what a kernel that walks notes whether gates are strong, if it or others need to know.
     """
 
     name: str

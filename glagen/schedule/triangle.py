@@ -82,7 +82,7 @@ def covered_scores(
             lines.append(Dot(f"{out}_block", axes, x, y, wide=kind in ANCHORED))  # type: ignore[arg-type]
             hit = keep(f"same{mark}", tile(f"{out}_block", *axes), *axes)
             lines.append(Assign(out, axes, hit, accumulate=True))
-        work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), depth(work, decay.gate), work.causal))
+        work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), *depth(work, decay.gate)))
     if statement.order == "<=":
         own = f"{statement.out.name}_own"
         if own not in work.known:
@@ -129,7 +129,7 @@ def covered_apply(
             lines += [line] if line not in lines else []
             path = times(tile(consumed, *axes), tile(part, *axes))
             lines += _paths(work, crossed, out.name, kind, decay, path, transposed, axes)
-        work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), depth(work, decay.gate), work.causal))
+        work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), *depth(work, decay.gate)))
 
 
 def offset(work: Workspace, decay: Decay, writer: Operand | None) -> tuple[list[BlockLine], Ref, Ref]:
@@ -264,6 +264,7 @@ def find_depth(work: Workspace, decay: Decay) -> None:
         work.emit(Depth(name, gate, Fraction(cover.limit), *rows))
 
 
-def depth(work: Workspace, gate: str) -> str:
-    """The tile that says so; "" where halves are always as deep."""
-    return work.known.get(f"{gate}_depth", "")
+def depth(work: Workspace, gate: str) -> tuple[str, bool]:
+    """The tile that says so, and whether it does for each row; "" where halves are always as deep."""
+    name = work.known.get(f"{gate}_depth", "")
+    return name, bool(name) and work.causal
