@@ -111,11 +111,16 @@ def _opening(line: Blocks, chunk: int, language: Language) -> tuple[str, list[De
             return "", [
                 ("alike", f"(row // {leaf})[:, None] == (row // {leaf})[None, :]", ()),
                 ("same", f"alike & ({ROW} > {OTHER}){those}", ("alike",)),
+                ("same_or_own", f"alike & ({ROW} >= {OTHER}){those}", ("alike",)),
                 ("leaf", f"alike & ({ROW} >= {OTHER})", ("alike",)),
                 ("leaf_before", f"alike & ({ROW} > {OTHER})", ("alike",)),
             ]
         case "guard" if line.by_row:
-            return "", [("same", language.rows.format(mask=f"{ROW} > {OTHER}", those=f"{row} == 0"), ())]
+            masks = (("same", ">"), ("same_or_own", ">="))
+            texts = [(name, f"{ROW} {sign} {OTHER}") for name, sign in masks]
+            return "", [(name, language.rows.format(mask=text, those=f"{row} == 0"), ()) for name, text in texts]
+        case "single":
+            return "", [("single", f"({ROW} == {OTHER}) & ({row} > 2)", ())]
         case "guard":
             masks = (("same", ">"), ("leaf", ">="), ("leaf_before", ">"))
             texts = [(name, f"{ROW} {sign} {OTHER}") for name, sign in masks]

@@ -164,17 +164,21 @@ def _sum_before(x, TERMS: tl.constexpr):
     "_row_products": '''
 @_jit
 def _row_products(x, y):
-    """tl.sum(x * y, axis=1). Of bfloat16 as diagonals of dots of 16 rows each: threads would take longer to convert all
-    that, and what nothing but dots reads lies in shared memory as dots like it."""
-    if x.dtype == BFLOAT16:
-        blocks: tl.constexpr = x.shape[0] // 16
-        row = tl.arange(0, 16)
-        diagonal = row[:, None] == row[None, :]
-        products = tl.dot(x.reshape(blocks, 16, x.shape[1]), y.reshape(blocks, 16, x.shape[1]).permute(0, 2, 1))
-        total = tl.sum(tl.where(diagonal[None, :, :], products, 0.0), axis=2).reshape(x.shape[0])
-    else:
-        total = tl.sum(x.to(tl.float32) * y.to(tl.float32), axis=1)
-    return total
+    """tl.sum(x * y, axis=1). Of bfloat16 as dots: threads would take longer to convert all that, and what nothing but
+    dots reads lies in shared memory as dots like it."""
+    return _dots_of_rows(x, y, "ieee") if x.dtype == BFLOAT16 else tl.sum(x.to(tl.float32) * y.to(tl.float32), axis=1)
+''',
+    "_dots_of_rows": '''
+@_jit
+def _dots_of_rows(x, y, PRECISION: tl.constexpr):
+    """The diagonal of x @ y.T, 16 rows at a time. A dot sums in one order, which tl.sum does not: that goes by how
+    Triton lays out a tile, so that the two runs of a kernel would differ in their last bits."""
+    blocks: tl.constexpr = x.shape[0] // 16
+    row = tl.arange(0, 16)
+    diagonal = row[:, None] == row[None, :]
+    y = y.reshape(blocks, 16, y.shape[1]).permute(0, 2, 1)
+    products = tl.dot(x.reshape(blocks, 16, x.shape[1]), y, input_precision=PRECISION)
+    return tl.sum(tl.where(diagonal[None, :, :], products, 0.0), axis=2).reshape(x.shape[0])
 ''',
     "_depth": '''
 @_jit
@@ -246,6 +250,7 @@ def _power(x, y):
 }
 HELPER_NEEDS = {
     "_sum_between": ("_sum_rows",),
+    "_row_products": ("_dots_of_rows",),
     "_softplus": ("_log1p", "_exp"),
     "_expm1": ("_exp",),
     "_shrink": ("_exp",),

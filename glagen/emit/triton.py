@@ -36,6 +36,7 @@ class KernelPrinter(KernelMemory):
         self.turned = kernel.turned
         self.float32 = set(kernel.sums)  # in memory
         self.states = {n for s in program.states for n in (s.name, s.adjoint_end)}
+        self.has_same_bits = kernel.runs_twice and not kernel.of_gradients  # in both runs, where gates are mild
         self.masks: dict[str, None] = {}
         self.narrow: set[str] = set()  # tiles that may not be float32
         self.scalars: dict[str, None] = {}
@@ -245,14 +246,34 @@ class KernelPrinter(KernelMemory):
             bound = " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes)
             value = f"tl.where({bound}, {value}, 0.0)"
         if line.over:
-            positions = summed_positions(line)
-            value = f"tl.sum({value})" if len(positions) == len(axes) else f"tl.sum({value}, axis={positions[0]})"
+            value = self._reduced(line, axes, value)
         if line.rounded:
             value = f"({value}).to({'WIDE' if line.rounded == 'wide' else 'DOT'})"
             self.narrow.add(line.name)
         if line.mild is not None:
             value = f"{self._mild(line, axes)} else {value}"
-        self._line(f"{identifier(line.name)} {sign} {value}")
+        name = identifier(line.name)
+        self._line(f"{name} {sign} {value}")
+        if line.mild is not None and line.still_mild:
+            sums, least = line.still_mild
+            self._line("if STRONG and TERMS == 2:  # the bits of the first run, until gates are strong")
+            enough = f"{self.writer.write(sums, axes)} >= {float(least)}"
+            self._line(f"    {name} = tl.where({enough}, {self.writer.write(line.mild, axes)}, {name})")
+
+    def _reduced(self, line: Assign, axes: tuple[str, ...], value: str) -> str:
+        """A tile's sums, or what is least, over some of its axes."""
+        positions = summed_positions(line)
+        if line.least:
+            return f"tl.min({value}, axis={positions[0]})"
+        if self.has_same_bits and len(axes) == 2 and line.over in (("i",), ("j",)):
+            x, y = value, f"tl.full({shape(axes)}, 1.0, {self.real})"
+            match line.expr:
+                case Apply(function="mul", args=(first, Ref(indices=indices) as last)) if (
+                    tuple(index.axis for index in indices) == axes and not line.guarded
+                ):
+                    x, y = self.writer.write(first, axes), self.as_it_is.write(last, axes)
+            return f"_dots_of_rows(({x}).to(WIDE), {y}.to(WIDE), PRECISION)"
+        return f"tl.sum({value})" if len(positions) == len(axes) else f"tl.sum({value}, axis={positions[0]})"
 
     def _mild(self, line: Assign, axes: tuple[str, ...]) -> str:
         """What a tile is beside 16-bit inputs, in a run that counts only where gates are mild; and when that holds."""
@@ -319,8 +340,9 @@ class KernelPrinter(KernelMemory):
 
     def _blocks(self, line: Blocks) -> None:
         header, definitions = opening_text(line, self.chunk, IN_TRITON)
-        outside = self.indent
+        outside = self.indent, self.has_same_bits
         strong = bool(line.depth) and line.kind != "guard"
+        self.has_same_bits &= not strong
         for text in ["if STRONG:"] * strong + [header] * bool(header):
             self._line(text)
             self.indent += 1
@@ -328,7 +350,7 @@ class KernelPrinter(KernelMemory):
             self._line(text)
         for inner in line.body:
             self._any(inner)
-        self.indent = outside
+        self.indent, self.has_same_bits = outside
 
 
 def beyond(judges: tuple[Judge, ...]) -> str:

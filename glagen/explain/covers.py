@@ -58,7 +58,8 @@ def covers(schedule: Schedule) -> Section:
         blocks.append(say("Its product is then taken block by block; the triangle of all $s <= t$ is tiled so:"))
         parts = parts_of(schedule, name)
         items = [_part(kind, leaf, schedule.chunk, gate) for kind, leaf in parts]
-        items.append(("the diagonal, $s = t$, where there is no decay: elementwise",))
+        if not any(kind == "single" for kind, _ in parts):
+            items.append(("the diagonal, $s = t$, where there is no decay: elementwise",))
         blocks.append(Items(tuple(items)))
         if parts == drawn:
             blocks.append(say("The picture is the same as above."))
@@ -108,6 +109,11 @@ def _part(kind: str, leaf: int, chunk: int, gate: GateInfo) -> Inline:
                 f"`quarters`: diagonal blocks of {leaf} rows, with $r$ the step before their first, for other rows: if "
                 f"the strongest log gate up to row $t$, in all {leaf} rows, would come to -{guard_limit(gate.steep):g} "
                 "at least. What is left, and rows of stronger gates, are covered by what follows.",
+            )
+        case "single":
+            return (
+                "`single`: of rows with neither, the diagonal, $s = t$, where there is no decay: elementwise. Other rows "
+                "have it in their block with a growth. (For gradients, it is elementwise in all rows.)",
             )
         case "leaf":
             worst = leaf * -gate.domain.low

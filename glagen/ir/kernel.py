@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from glagen.errors import InternalError
 from glagen.ir.chunk import Operand
-from glagen.ir.expr import Expr, refs
+from glagen.ir.expr import Expr, Ref, refs
 
 # Which steps tau a row x sums over (`RowSum.select`), as 0/1 matrices [x, tau] of a chunk:
 #   through: tau <= x    before: tau < x    from: tau >= x    after: tau > x
@@ -39,7 +39,9 @@ class Assign:
     `rounded`: "narrow" or "wide", the type of dot operands it is kept in (see Dot), so that other uses see what the
     dots saw. `guarded`: rows and columns outside the tensor are set to zero, which the expression would not give.
     `mild`: what is as good, and less work, in a run that only counts for mild gates (see `Depth`), beside inputs of 16
-    bits; instead of a sum, the least of it.
+    bits; instead of a sum, the least of it. `still_mild`: sums of log gates, and how low they may be for the run that
+    counts for strong gates to take that as well: where gates were mild, both then give the same bits.
+    `least`: not the sum over `over`, but the least.
     """
 
     name: str
@@ -50,6 +52,8 @@ class Assign:
     rounded: str = ""
     guarded: bool = False
     mild: Expr | None = None
+    still_mild: tuple[Ref, Fraction] | None = None
+    least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +120,10 @@ class Blocks:
 
     bisect: halves of halves down to `leaf` rows; strips: rows n*leaf .. (n+1)*leaf against all before them;
     leaf: the diagonal blocks of `leaf` rows at once; offsets: their diagonals 1 .. leaf-1 one by one; guard: the
-    diagonal blocks that are left after halves; quarters: those of `leaf` rows, a quarter of the chunk. `depth`: the
-    tile that says how often the chunk is halved (see `Depth`); if it has rows (`by_row`), rows of depth 0 take the
-    chunk as one block of kind guard, those of depth 2 the quarters. "": always down to `leaf` rows.
+    diagonal blocks that are left after halves; quarters: those of `leaf` rows, a quarter of the chunk; single: the
+    diagonal itself. `depth`: the tile that says how often the chunk is halved (see `Depth`); if it has rows
+    (`by_row`), rows of depth 0 take the chunk as one block of kind guard, those of depth 2 the quarters, others are
+    single. "": always down to `leaf` rows.
     """
 
     kind: str
@@ -180,8 +185,7 @@ class Scan:
 @dataclass(frozen=True, slots=True)
 class Judge:
     """A kernel that walks notes whether it meets gates too strong for one anchor: whether `sums`, a gate's log values
-    summed over a chunk, are ever below -`limit` nats. That is a little less than what `Depth` goes by, so that sums of
-    other roundings do not find a row strong in a chunk that is not."""
+    summed over a chunk, are ever below -`limit` nats."""
 
     sums: str
     axis: str
@@ -289,8 +293,9 @@ def read(line: Line) -> tuple[str, ...]:
     match line:
         case Load():
             names: list[str] = []
-        case Assign(expr=expr, mild=mild):
-            names = [r.name for x in (expr, mild) if x is not None for r in refs(x)]
+        case Assign(expr=expr, mild=mild, still_mild=still):
+            used = (expr, mild, still[0] if still else None)
+            names = [r.name for x in used if x is not None for r in refs(x)]
         case Dot(x=x, y=y):
             names = [x.name, y.name]
         case RowSum(source=source):

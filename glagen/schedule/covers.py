@@ -19,7 +19,7 @@ STEEP_LIMIT = 2.75
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """`parts` in order: (kind of ir.kernel.Blocks, leaf size); the diagonal itself is always elementwise."""
+    """`parts` in order: (kind of ir.kernel.Blocks, leaf size). The diagonal is elementwise, but where rows find their depth."""
 
     name: str
     parts: tuple[tuple[str, int], ...]

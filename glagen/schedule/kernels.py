@@ -11,7 +11,7 @@ from glagen.ir.expr import Expr, apply, ref
 from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, Tiles, read, written
 from glagen.schedule.covers import Cover
 from glagen.schedule.lower import Lowering
-from glagen.schedule.mild import lightened, unguarded
+from glagen.schedule.mild import judged, lightened, unguarded
 from glagen.schedule.order import begun, heaviest_first, in_order, phases, pruned
 from glagen.schedule.partial import local_sums, require_whole
 from glagen.schedule.sums import added_to_states, added_to_tiles
@@ -69,7 +69,7 @@ def build(
     statements = needed(program, wanted, states | set(sums))
     forward = shape.name in FORWARD
     lowering = Lowering(program, covers, shape.looped, statements, turned=bool(shape.whole), causal=forward)
-    lines: list[Line] = lightened(lowering.run(), shape.looped)
+    lines: list[Line] = lightened(lowering.run(), shape.looped, forward)
     stores = []
     for goal in goals:
         tile_name, extra = _summed(goal)
@@ -112,7 +112,7 @@ def build(
 def _judges(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Judge, ...]:
     """What tells chunks of strong gates: the sums that a state's decay over the chunk is made of."""
     guarded = [gate for gate in program.gates if gate.name in covers and covers[gate.name].finds_depth]
-    limits = {gate.name: Fraction(covers[gate.name].limit) - Fraction(1, 64) for gate in guarded}
+    limits = {gate.name: judged(Fraction(covers[gate.name].limit)) for gate in guarded}
     return tuple(Judge(f"log_{gate.name}_whole", gate.axes[0], limits[gate.name]) for gate in guarded)
 
 

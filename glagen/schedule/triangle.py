@@ -1,7 +1,8 @@
-"""Products over the causal triangle whose decay is a vector: the blocks of a cover, then the diagonal."""
+"""Products over the causal triangle whose decay is a vector: the blocks of a cover, and the diagonal."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 from glagen.ir.chunk import Contract, Decay, Operand
@@ -64,9 +65,15 @@ def covered_scores(
     reader = next(o for o in statement.operands if "t" in o.indices)
     writer = next(o for o in statement.operands if "s" in o.indices)
     over = statement.over
+    own = f"{statement.out.name}_own"
+    product = Assign(own, ("t",), times(natural(reader), natural(writer)), over=over)
     find_depth(work, decay)
-    for kind, leaf in parts(work, decay.gate):
-        if kind == "offsets":
+    for kind, leaf in parts(work, decay.gate, statement.order):
+        lines: list[BlockLine]
+        if kind == "single":
+            hit = keep("single", tile(own, axes[0]), *axes)
+            lines = [product, Assign(out, axes, hit, accumulate=True)]
+        elif kind == "offsets":
             lines, fade, moved = offset(work, decay, writer)
             diagonal = f"{out}_offset"
             lines.append(Assign(diagonal, ("t",), times(natural(reader), fade, moved), over=over))
@@ -80,15 +87,13 @@ def covered_scores(
             x, y = Operand(down_name, reader.indices), Operand(up_name, writer.indices)
             x, y = (y, x) if mark else (x, y)
             lines.append(Dot(f"{out}_block", axes, x, y, wide=kind in ANCHORED))  # type: ignore[arg-type]
-            hit = keep(f"same{mark}", tile(f"{out}_block", *axes), *axes)
+            hit = keep(f"{same(work, statement, kind)}{mark}", tile(f"{out}_block", *axes), *axes)
             lines.append(Assign(out, axes, hit, accumulate=True))
         work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), *depth(work, decay.gate)))
-    if statement.order == "<=":
-        own = f"{statement.out.name}_own"
+    if has_own_diagonal(work, statement):
         if own not in work.known:
             work.known[own] = own
-            product = times(natural(reader), natural(writer))
-            work.emit(Assign(own, ("t",), product, over=over, accumulate=work.looped in over))
+            work.emit(replace(product, accumulate=work.looped in over))
         work.emit(Assign(out, axes, keep("diagonal", tile(own, axes[0]), *axes), accumulate=True))
 
 
@@ -101,14 +106,19 @@ def covered_apply(
     w_axes = axes_of(matrix)
     mark = "_T" if w_axes == ("s", "t") else ""
     crossed = work.crossed.get(out.name)
-    if statement.order == "<=":  # first: what a sum begins with needs no registers beside it
-        own_weight = f"{weights.name}_diagonal{mark}"
+    own_weight = f"{weights.name}_diagonal{mark}"
+    own_part = Assign(out.name, axes, times(tile(own_weight, "t"), natural(rows)), accumulate=True)
+    if has_own_diagonal(work, statement):  # first: what a sum begins with needs no registers beside it
         if own_weight not in work.known:
             work.known[own_weight] = own_weight
             work.emit(Assign(own_weight, ("t",), keep("diagonal", matrix, *w_axes), over=w_axes[1:]))
-        work.emit(Assign(out.name, axes, times(tile(own_weight, "t"), natural(rows)), accumulate=True))
+        work.emit(own_part)
     find_depth(work, decay)
-    for kind, leaf in parts(work, decay.gate):
+    for kind, leaf in parts(work, decay.gate, statement.order):
+        if kind == "single":
+            picked = Assign(own_weight, ("t",), keep("single", matrix, *w_axes), over=w_axes[1:])
+            work.emit(Blocks(kind, leaf, decay.gate, (picked, own_part), *depth(work, decay.gate)))
+            continue
         if kind == "offsets":
             lines = offset_apply(work, statement, decay, matrix, rows, transposed)
             work.emit(Blocks(kind, leaf, decay.gate, tuple(lines)))
@@ -120,7 +130,7 @@ def covered_apply(
         rounded, line = faded(work, decay, kind, ways[0], other, rows, partner)
         lines.append(line)
         block = f"{matrix.name}_same"
-        lines.append(Assign(block, w_axes, keep(f"same{mark}", matrix, *w_axes)))
+        lines.append(Assign(block, w_axes, keep(f"{same(work, statement, kind)}{mark}", matrix, *w_axes)))
         part = f"{out.name}_part"
         lines.append(Dot(part, axes, Operand(block, w_axes), Operand(rounded, rows.indices), wide=True))  # type: ignore[arg-type]
         lines.append(Assign(out.name, axes, times(own, tile(part, *axes)), accumulate=True))
@@ -237,13 +247,32 @@ def since(decay: Decay, before: str = "") -> str:
     return f"log_{decay.gate}_since{before}"
 
 
-def parts(work: Workspace, gate: str) -> tuple[tuple[str, int], ...]:
-    """The cover's parts; rows that find their depth one by one have two sizes of blocks."""
-    cover = work.covers[gate]
-    if not (cover.finds_depth and work.causal):
-        return cover.parts
-    chunk = dict(cover.parts)["guard"]
-    return (("guard", chunk), ("quarters", chunk // 4), ("bisect", 1))
+def parts(work: Workspace, gate: str, order: str | None) -> tuple[tuple[str, int], ...]:
+    """The cover's parts; rows that find their depth one by one have two sizes of blocks, with the diagonal in them, and
+    single rows, of which the diagonal is all that is left."""
+    if not finds_rows(work, gate):
+        return work.covers[gate].parts
+    chunk = dict(work.covers[gate].parts)["guard"]
+    single = (("single", 1),) if order == "<=" else ()
+    return (("guard", chunk), ("quarters", chunk // 4), ("bisect", 1), *single)
+
+
+def finds_rows(work: Workspace, gate: str) -> bool:
+    """Does each row find its depth?"""
+    return work.covers[gate].finds_depth and work.causal
+
+
+def same(work: Workspace, statement: Contract, kind: str) -> str:
+    """The mask of the pairs of rows in a block."""
+    (gate,) = (decay.gate for decay in statement.decays if decay.axes)
+    own = statement.order == "<=" and kind in MARK and finds_rows(work, gate)
+    return "same_or_own" if own else "same"
+
+
+def has_own_diagonal(work: Workspace, statement: Contract) -> bool:
+    """Is the diagonal there, and in no block?"""
+    (gate,) = (decay.gate for decay in statement.decays if decay.axes)
+    return statement.order == "<=" and not finds_rows(work, gate)
 
 
 def find_depth(work: Workspace, decay: Decay) -> None:

@@ -51,9 +51,6 @@ def test_later_strong_gates_change_no_earlier_bit():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="forwards on chip make decays to a chunk's end in another way where all gates are mild"
-)
 def test_later_strong_gates_change_no_earlier_bit_on_chip():
     result = _worker("later_on_chip")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
