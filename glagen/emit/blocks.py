@@ -106,21 +106,26 @@ def _opening(line: Blocks, chunk: int, language: Language) -> tuple[str, list[De
                 ("alike", "(upper[:, None] & upper[None, :]) | (lower[:, None] & lower[None, :])", ("upper", "lower")),
                 *_between(where),
             ]
-        case "leaf" | "quarters":
-            those = f" & ({row} == 2)" if line.kind == "quarters" else ""
+        case "leaf":
             return "", [
                 ("alike", f"(row // {leaf})[:, None] == (row // {leaf})[None, :]", ()),
-                ("same", f"alike & ({ROW} > {OTHER}){those}", ("alike",)),
-                ("same_or_own", f"alike & ({ROW} >= {OTHER}){those}", ("alike",)),
+                ("same", f"alike & ({ROW} > {OTHER})", ("alike",)),
                 ("leaf", f"alike & ({ROW} >= {OTHER})", ("alike",)),
                 ("leaf_before", f"alike & ({ROW} > {OTHER})", ("alike",)),
+            ]
+        case "quarters":
+            own = f"(({ROW} == {OTHER}) & ({row} > 0))"
+            return "", [
+                ("alike", f"(row // {leaf})[:, None] == (row // {leaf})[None, :]", ()),
+                ("same", f"alike & ({ROW} > {OTHER}) & ({row} == 2)", ("alike",)),
+                ("same_or_own", f"(alike & ({ROW} > {OTHER}) & ({row} == 2)) | {own}", ("alike",)),
+                ("leaf", f"alike & ({ROW} >= {OTHER}) & ({row} <= 2)", ("alike",)),
+                ("leaf_before", f"alike & ({ROW} > {OTHER}) & ({row} <= 2)", ("alike",)),
             ]
         case "guard" if line.by_row:
             masks = (("same", ">"), ("same_or_own", ">="))
             texts = [(name, f"{ROW} {sign} {OTHER}") for name, sign in masks]
             return "", [(name, language.rows.format(mask=text, those=f"{row} == 0"), ()) for name, text in texts]
-        case "single":
-            return "", [("single", f"({ROW} == {OTHER}) & ({row} > 2)", ())]
         case "guard":
             masks = (("same", ">"), ("leaf", ">="), ("leaf_before", ">"))
             texts = [(name, f"{ROW} {sign} {OTHER}") for name, sign in masks]

@@ -58,8 +58,10 @@ def covers(schedule: Schedule) -> Section:
         blocks.append(say("Its product is then taken block by block; the triangle of all $s <= t$ is tiled so:"))
         parts = parts_of(schedule, name)
         items = [_part(kind, leaf, schedule.chunk, gate) for kind, leaf in parts]
-        if not any(kind == "single" for kind, _ in parts):
-            items.append(("the diagonal, $s = t$, where there is no decay: elementwise",))
+        own = "elementwise"
+        if any(kind == "quarters" for kind, _ in parts):
+            own = "in forwards part of the blocks with a growth, for gradients elementwise"
+        items.append((f"the diagonal, $s = t$, where there is no decay: {own}",))
         blocks.append(Items(tuple(items)))
         if parts == drawn:
             blocks.append(say("The picture is the same as above."))
@@ -108,12 +110,8 @@ def _part(kind: str, leaf: int, chunk: int, gate: GateInfo) -> Inline:
             return (
                 f"`quarters`: diagonal blocks of {leaf} rows, with $r$ the step before their first, for other rows: if "
                 f"the strongest log gate up to row $t$, in all {leaf} rows, would come to -{guard_limit(gate.steep):g} "
-                "at least. What is left, and rows of stronger gates, are covered by what follows.",
-            )
-        case "single":
-            return (
-                "`single`: of rows with neither, the diagonal, $s = t$, where there is no decay: elementwise. Other rows "
-                "have it in their block with a growth. (For gradients, it is elementwise in all rows.)",
+                "at least. Of rows of stronger gates it takes the diagonal, with no decay. What is left is covered by what "
+                "follows.",
             )
         case "leaf":
             worst = leaf * -gate.domain.low

@@ -171,8 +171,6 @@ def _passes(line: Blocks, chunk: int) -> str:
             return "all blocks that are left at once"
         case "quarters":
             return "the quarters of the diagonal at once"
-        case "single":
-            return "the diagonal itself"
         case "leaf":
             return f"all diagonal blocks of {line.leaf} rows at once"
         case "offsets":

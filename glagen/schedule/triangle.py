@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 from glagen.ir.chunk import Contract, Decay, Operand
@@ -65,15 +64,9 @@ def covered_scores(
     reader = next(o for o in statement.operands if "t" in o.indices)
     writer = next(o for o in statement.operands if "s" in o.indices)
     over = statement.over
-    own = f"{statement.out.name}_own"
-    product = Assign(own, ("t",), times(natural(reader), natural(writer)), over=over)
     find_depth(work, decay)
-    for kind, leaf in parts(work, decay.gate, statement.order):
-        lines: list[BlockLine]
-        if kind == "single":
-            hit = keep("single", tile(own, axes[0]), *axes)
-            lines = [product, Assign(out, axes, hit, accumulate=True)]
-        elif kind == "offsets":
+    for kind, leaf in parts(work, decay.gate):
+        if kind == "offsets":
             lines, fade, moved = offset(work, decay, writer)
             diagonal = f"{out}_offset"
             lines.append(Assign(diagonal, ("t",), times(natural(reader), fade, moved), over=over))
@@ -91,9 +84,11 @@ def covered_scores(
             lines.append(Assign(out, axes, hit, accumulate=True))
         work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), *depth(work, decay.gate)))
     if has_own_diagonal(work, statement):
+        own = f"{statement.out.name}_own"
         if own not in work.known:
             work.known[own] = own
-            work.emit(replace(product, accumulate=work.looped in over))
+            product = times(natural(reader), natural(writer))
+            work.emit(Assign(own, ("t",), product, over=over, accumulate=work.looped in over))
         work.emit(Assign(out, axes, keep("diagonal", tile(own, axes[0]), *axes), accumulate=True))
 
 
@@ -106,19 +101,14 @@ def covered_apply(
     w_axes = axes_of(matrix)
     mark = "_T" if w_axes == ("s", "t") else ""
     crossed = work.crossed.get(out.name)
-    own_weight = f"{weights.name}_diagonal{mark}"
-    own_part = Assign(out.name, axes, times(tile(own_weight, "t"), natural(rows)), accumulate=True)
     if has_own_diagonal(work, statement):  # first: what a sum begins with needs no registers beside it
+        own_weight = f"{weights.name}_diagonal{mark}"
         if own_weight not in work.known:
             work.known[own_weight] = own_weight
             work.emit(Assign(own_weight, ("t",), keep("diagonal", matrix, *w_axes), over=w_axes[1:]))
-        work.emit(own_part)
+        work.emit(Assign(out.name, axes, times(tile(own_weight, "t"), natural(rows)), accumulate=True))
     find_depth(work, decay)
-    for kind, leaf in parts(work, decay.gate, statement.order):
-        if kind == "single":
-            picked = Assign(own_weight, ("t",), keep("single", matrix, *w_axes), over=w_axes[1:])
-            work.emit(Blocks(kind, leaf, decay.gate, (picked, own_part), *depth(work, decay.gate)))
-            continue
+    for kind, leaf in parts(work, decay.gate):
         if kind == "offsets":
             lines = offset_apply(work, statement, decay, matrix, rows, transposed)
             work.emit(Blocks(kind, leaf, decay.gate, tuple(lines)))
@@ -247,14 +237,12 @@ def since(decay: Decay, before: str = "") -> str:
     return f"log_{decay.gate}_since{before}"
 
 
-def parts(work: Workspace, gate: str, order: str | None) -> tuple[tuple[str, int], ...]:
-    """The cover's parts; rows that find their depth one by one have two sizes of blocks, with the diagonal in them, and
-    single rows, of which the diagonal is all that is left."""
+def parts(work: Workspace, gate: str) -> tuple[tuple[str, int], ...]:
+    """The cover's parts; rows that find their depth one by one have two sizes of blocks, with the diagonal in them."""
     if not finds_rows(work, gate):
         return work.covers[gate].parts
     chunk = dict(work.covers[gate].parts)["guard"]
-    single = (("single", 1),) if order == "<=" else ()
-    return (("guard", chunk), ("quarters", chunk // 4), ("bisect", 1), *single)
+    return (("guard", chunk), ("quarters", chunk // 4), ("bisect", 1))
 
 
 def finds_rows(work: Workspace, gate: str) -> bool:
