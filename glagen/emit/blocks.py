@@ -106,30 +106,26 @@ def _opening(line: Blocks, chunk: int, language: Language) -> tuple[str, list[De
                 ("alike", "(upper[:, None] & upper[None, :]) | (lower[:, None] & lower[None, :])", ("upper", "lower")),
                 *_between(where),
             ]
-        case "leaf":
+        case "leaf" | "quarters":
+            pairs, sums = (f" & ({row} == 2)", f" & ({row} <= 2)") if line.kind == "quarters" else ("", "")
+            same = f"alike & ({ROW} > {OTHER}){pairs}"
             return "", [
                 ("alike", f"(row // {leaf})[:, None] == (row // {leaf})[None, :]", ()),
-                ("same", f"alike & ({ROW} > {OTHER})", ("alike",)),
-                ("leaf", f"alike & ({ROW} >= {OTHER})", ("alike",)),
-                ("leaf_before", f"alike & ({ROW} > {OTHER})", ("alike",)),
-            ]
-        case "quarters":
-            own = f"(({ROW} == {OTHER}) & ({row} > 0))"
-            return "", [
-                ("alike", f"(row // {leaf})[:, None] == (row // {leaf})[None, :]", ()),
-                ("same", f"alike & ({ROW} > {OTHER}) & ({row} == 2)", ("alike",)),
-                ("same_or_own", f"(alike & ({ROW} > {OTHER}) & ({row} == 2)) | {own}", ("alike",)),
-                ("leaf", f"alike & ({ROW} >= {OTHER}) & ({row} <= 2)", ("alike",)),
-                ("leaf_before", f"alike & ({ROW} > {OTHER}) & ({row} <= 2)", ("alike",)),
+                ("same", same, ("alike",)),
+                ("same_or_own", f"({same}) | (({ROW} == {OTHER}) & ({row} > 0))", ("alike",)),
+                ("leaf", f"alike & ({ROW} >= {OTHER}){sums}", ("alike",)),
+                ("leaf_before", f"alike & ({ROW} > {OTHER}){sums}", ("alike",)),
             ]
         case "guard" if line.by_row:
-            masks = (("same", ">"), ("same_or_own", ">="))
-            texts = [(name, f"{ROW} {sign} {OTHER}") for name, sign in masks]
-            return "", [(name, language.rows.format(mask=text, those=f"{row} == 0"), ()) for name, text in texts]
+            return "", [
+                (name, language.rows.format(mask=f"{ROW} {sign} {OTHER}", those=f"{row} == 0"), ())
+                for name, sign in (("same", ">"), ("same_or_own", ">="))
+            ]
         case "guard":
-            masks = (("same", ">"), ("leaf", ">="), ("leaf_before", ">"))
-            texts = [(name, f"{ROW} {sign} {OTHER}") for name, sign in masks]
-            return "", [(name, language.within.format(mask=text, depth=line.depth), ()) for name, text in texts]
+            return "", [
+                (name, language.within.format(mask=f"{ROW} {sign} {OTHER}", depth=line.depth), ())
+                for name, sign in (("same", ">"), ("leaf", ">="), ("leaf_before", ">"))
+            ]
         case "offsets":
             return f"for offset in range(1, {leaf}):", [
                 ("inside", f"row % {leaf} >= offset", ()),

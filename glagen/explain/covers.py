@@ -110,8 +110,8 @@ def _part(kind: str, leaf: int, chunk: int, gate: GateInfo) -> Inline:
             return (
                 f"`quarters`: diagonal blocks of {leaf} rows, with $r$ the step before their first, for other rows: if "
                 f"the strongest log gate up to row $t$, in all {leaf} rows, would come to -{guard_limit(gate.steep):g} "
-                "at least. Of rows of stronger gates it takes the diagonal, with no decay. What is left is covered by what "
-                "follows.",
+                "at least. Of rows of stronger gates it takes the diagonal, with no decay. What is left is covered by "
+                "what follows.",
             )
         case "leaf":
             worst = leaf * -gate.domain.low

@@ -19,7 +19,8 @@ STEEP_LIMIT = 2.75
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """`parts` in order: (kind of ir.kernel.Blocks, leaf size). The diagonal is elementwise, but where rows find their depth."""
+    """`parts` in order: (kind of ir.kernel.Blocks, leaf size). The diagonal is elementwise, unless rows find their
+    depth (see ir.kernel.Depth)."""
 
     name: str
     parts: tuple[tuple[str, int], ...]

@@ -2,9 +2,9 @@
 
 The first run takes sequences alone in whose chunks log gates come to no more than a guarded cover's limit in sum. Their
 least sum is then that of the last row, they need no bound from below, decays to the chunk's end are no smaller than one
-growth can make up for, and all anchored paths run from the chunk's start. In forwards, chunks before strong gates are to
-have the same bits in the second run: where another form would give others, that run takes it too. (H200, bf16, B4 T4096 H64 K=V=128: gla's key
-gradients take 1.36 ms, and 1.73 ms without this.)
+growth can make up for, and all anchored paths run from the chunk's start. (H200, bf16, B4 T4096 H64 K=V=128: gla's key
+gradients take 1.36 ms, and 1.73 ms without this.) In forwards, what comes before strong gates is to have the same bits
+in the second run: where another form would give others, that run takes it too.
 """
 
 from __future__ import annotations
@@ -127,9 +127,7 @@ def _unlimited(blocks: Blocks, since: RowSum) -> Blocks:
     return replace(blocks, body=tuple(line(x) for x in blocks.body))
 
 
-def _of_all_steps(
-    line: Line, since: RowSum, whole: Assign, growth: Assign | None, limit: Fraction | None
-) -> Line:
+def _of_all_steps(line: Line, since: RowSum, whole: Assign, growth: Assign | None, limit: Fraction | None) -> Line:
     """A gate's sum over the chunk, and decays to the chunk's end, by the sums from its start. With a limit, second runs
     make the sum so too, and the decays of columns in which it is within the limit."""
     gate = since.source.name
