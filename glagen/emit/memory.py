@@ -129,3 +129,7 @@ class KernelMemory:
         """A line that runs where an optional tensor is given."""
         self._line(f"if {identifier(tensor.name)}_ptr is not None:")
         self._line(f"    {text}")
+
+
+def shape(axes: tuple[str, ...]) -> str:
+    return "[" + ", ".join({"t": "CHUNK", "i": "BLOCK_K", "j": "BLOCK_V"}[a] for a in axes) + "]"

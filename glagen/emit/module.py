@@ -15,12 +15,12 @@ from glagen.emit.memory import BOUND, EXTENT
 from glagen.emit.pointwise import HELPER_NEEDS, TRITON_HELPERS
 from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.step import step
-from glagen.emit.triton import BLOCK, ROW_MASKS, KernelPrinter, beyond
+from glagen.emit.triton import BLOCK, ROW_MASKS, KernelPrinter
 from glagen.emit.walks import walks
 from glagen.emit.words import identifier
 from glagen.files import packaged
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.kernel import FORWARD, WALKS, Kernel
+from glagen.ir.kernel import FORWARD, WALKS, Judge, Kernel
 from glagen.ir.recurrence import Composite, Recurrence
 from glagen.ir.schedule import Growth, Schedule
 
@@ -205,13 +205,20 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "runs": runs,
         "runs_twice": kernel.runs_twice,
         "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges],
-        "beyond": beyond(kernel.judges),
+        "beyond": _beyond(kernel.judges),
         "notes": kernel.runs_twice != bool(kernel.judges),  # that of a walk; one that has to judge by itself has none
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in printer.masks],
         "uses": words & {"WIDE", "MILD", "REAL", "blocks_i", "blocks_j"}
         | {f"blocks_{a}" for a in kernel.owned if a not in kernel.whole},
         "body": body,
     }
+
+
+def _beyond(judges: tuple[Judge, ...]) -> str:
+    """Has a walk met gates stronger than the limits?"""
+    found = [f"(tl.min({judge.least}) < {-float(judge.limit)})" for judge in judges]
+    both = " | ".join(found)
+    return f"{both if len(found) == 1 else f'({both})'}.to(tl.int8)"
 
 
 def tensor_shape(kind: str, axes: tuple[str, ...]) -> str:

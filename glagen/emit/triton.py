@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from glagen.emit.blocks import IN_TRITON, opening_text
 from glagen.emit.lines import full_axes, summed_positions
-from glagen.emit.memory import BOUND, EXTENT, KernelMemory, Tensor
+from glagen.emit.memory import BOUND, EXTENT, KernelMemory, Tensor, shape
 from glagen.emit.pointwise import TRITON, Writer, spread_triton
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Operand
 from glagen.ir.expr import Apply, Ref
-from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Judge, Kernel, Line, Load, Loop, RowSum, Scan, Store, written
+from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Kernel, Line, Load, Loop, RowSum, Scan, Store, written
 
 BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "CHUNK", "s": "CHUNK"}
 ROW_MASKS = {
@@ -222,8 +222,7 @@ class KernelPrinter(KernelMemory):
         axes, sign = full_axes(line), "+=" if line.accumulate else "="
         match line.expr:
             case Apply(function="mul", args=(Ref(name=x), Ref(name=y))) if {x, y} <= self.states and line.over:
-                rows = [identifier(name) for name in (x, y)]
-                rows = rows if "j" in line.over else [f"tl.trans({row})" for row in rows]
+                rows = [identifier(n) if "j" in line.over else f"tl.trans({identifier(n)})" for n in (x, y)]
                 value = f"_row_products({', '.join(rows)})"
                 self._line(f"{identifier(line.name)} {sign} {f'tl.sum({value})' if len(line.over) > 1 else value}")
                 return
@@ -250,8 +249,7 @@ class KernelPrinter(KernelMemory):
         if line.rounded:
             value = f"({value}).to({'WIDE' if line.rounded == 'wide' else 'DOT'})"
             self.narrow.add(line.name)
-        if line.mild is not None:
-            value = f"{self._mild(line, axes)} else {value}"
+        value = f"{self._mild(line, axes)} else {value}" if line.mild is not None else value
         name = identifier(line.name)
         self._line(f"{name} {sign} {value}")
         if line.mild is not None and line.still_mild:
@@ -266,13 +264,13 @@ class KernelPrinter(KernelMemory):
         if line.least:
             return f"tl.min({value}, axis={positions[0]})"
         if self.has_same_bits and len(axes) == 2 and line.over in (("i",), ("j",)):
-            x, y = value, f"tl.full({shape(axes)}, 1.0, {self.real})"
+            rows = f"{value}, tl.full({shape(axes)}, 1.0, {self.real})"
             match line.expr:
-                case Apply(function="mul", args=(first, Ref(indices=indices) as last)) if (
+                case Apply(function="mul", args=(x, Ref(indices=indices) as y)) if (
                     tuple(index.axis for index in indices) == axes and not line.guarded
                 ):
-                    x, y = self.writer.write(first, axes), self.as_it_is.write(last, axes)
-            return f"_dots_of_rows(({x}).to(WIDE), {y}.to(WIDE), PRECISION)"
+                    rows = f"({self.writer.write(x, axes)}).to(WIDE), {self.as_it_is.write(y, axes)}.to(WIDE)"
+            return f"_dots_of_rows({rows}, PRECISION)"
         return f"tl.sum({value})" if len(positions) == len(axes) else f"tl.sum({value}, axis={positions[0]})"
 
     def _mild(self, line: Assign, axes: tuple[str, ...]) -> str:
@@ -288,9 +286,8 @@ class KernelPrinter(KernelMemory):
         source = identifier(line.source.name)
         found = f"_depth({source}, {float(line.limit)})"
         if line.since:
-            found = (
-                f"_row_depths({source}, {identifier(line.since)}, {float(line.limit)}, {self.chunk.bit_length() - 1})"
-            )
+            levels = self.chunk.bit_length() - 1
+            found = f"_row_depths({source}, {identifier(line.since)}, {float(line.limit)}, {levels})"
         self._line(f"{identifier(line.name)} = {found} if STRONG else 0")
 
     def _note_least(self) -> None:
@@ -351,14 +348,3 @@ class KernelPrinter(KernelMemory):
         for inner in line.body:
             self._any(inner)
         self.indent, self.has_same_bits = outside
-
-
-def beyond(judges: tuple[Judge, ...]) -> str:
-    """Has a walk met gates stronger than the limits?"""
-    found = [f"(tl.min({judge.least}) < {-float(judge.limit)})" for judge in judges]
-    both = " | ".join(found)
-    return f"{both if len(found) == 1 else f'({both})'}.to(tl.int8)"
-
-
-def shape(axes: tuple[str, ...]) -> str:
-    return "[" + ", ".join({"t": "CHUNK", "i": "BLOCK_K", "j": "BLOCK_V"}[a] for a in axes) + "]"
