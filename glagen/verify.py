@@ -83,12 +83,12 @@ def verify(
             of_few = few and few.gathered(document, reference_results(document, few.whole, oracle))
             for precision in chosen:
                 labels = (regime, str(case), precision.name)
-                for mode in modes:
-                    actual = op_results(document, module, problem, precision, device, mode)
+                found = {mode: op_results(document, module, problem, precision, device, mode) for mode in modes}
+                for mode, actual in found.items():
                     rows += compare(document, actual, expected, precision, (*labels, mode))
                 if more:
                     other = draw(document, "extreme", case, seed + 1)
-                    rows += _invariants(document, module, problem, other, expected, precision, device, labels)
+                    rows += _invariants(document, module, problem, other, expected, precision, device, labels, found)
                     if otherwise:
                         rows += _packed(document, module, problem, expected, precision, device, labels, modes)
                     if few and of_few:
@@ -240,8 +240,10 @@ def _invariants(
     precision: Precision,
     device: torch.device,
     labels: tuple[str, str, str],
+    found: Mapping[str, Results],
 ) -> list[Row]:
-    """Steps make a whole, two parts make a whole, and the later (that of `other`) changes nothing earlier, bitwise."""
+    """Steps make a whole, two parts make a whole, and the later (that of `other`) changes nothing earlier, bitwise, of
+    what each mode `found`."""
     steps = _steps(document, module, problem, precision, device)
     rows = list(compare(document, steps, expected, precision, (*labels, "step")))
     length = expected[output_names(document)[0]].shape[1]
@@ -256,11 +258,11 @@ def _invariants(
             now, later = problem.arguments[declaration.name], other.arguments[declaration.name]
             assert isinstance(now, Tensor) and isinstance(later, Tensor)
             mixed[declaration.name] = torch.cat([now[:, :cut], later[:, cut:]], dim=1)
-    before = op_results(document, module, problem, precision, device)
-    after = op_results(document, module, replace(problem, arguments=mixed), precision, device)
-    for name in output_names(document):
-        difference = float((before[name][:, :cut].double() - after[name][:, :cut].double()).abs().max())
-        rows.append(Row(*labels, "causality", name, difference, difference, 0.0, 0.0))
+    for mode, before in found.items():
+        after = op_results(document, module, replace(problem, arguments=mixed), precision, device, mode)
+        for name in output_names(document):
+            difference = float((before[name][:, :cut].double() - after[name][:, :cut].double()).abs().max())
+            rows.append(Row(*labels, f"{mode}, causality", name, difference, difference, 0.0, 0.0))
     return rows
 
 
