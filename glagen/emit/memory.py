@@ -10,6 +10,7 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
 
 EXTENT = {"i": "K", "j": "V"}
+BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "CHUNK", "s": "CHUNK"}
 READS = "READS"  # the constexpr: how many heads of the outputs read one head of the state
 BOUND = {"t": "in_T", "i": "in_K", "j": "in_V"}
 
@@ -132,4 +133,5 @@ class KernelMemory:
 
 
 def shape(axes: tuple[str, ...]) -> str:
-    return "[" + ", ".join({"t": "CHUNK", "i": "BLOCK_K", "j": "BLOCK_V"}[a] for a in axes) + "]"
+    """The extents of a tile, as Triton takes them."""
+    return f"[{', '.join(BLOCK[a] for a in axes)}]"

@@ -11,11 +11,11 @@ import jinja2
 import glagen
 from glagen.emit.interface import interface, lead
 from glagen.emit.launch import launches
-from glagen.emit.memory import BOUND, EXTENT
+from glagen.emit.memory import BLOCK, BOUND, EXTENT
 from glagen.emit.pointwise import HELPER_NEEDS, TRITON_HELPERS
 from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.step import step
-from glagen.emit.triton import BLOCK, ROW_MASKS, KernelPrinter
+from glagen.emit.triton import ROW_MASKS, KernelPrinter
 from glagen.emit.walks import walks
 from glagen.emit.words import identifier
 from glagen.files import packaged

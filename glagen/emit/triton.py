@@ -12,7 +12,6 @@ from glagen.ir.chunk import ChunkProgram, Operand
 from glagen.ir.expr import Apply, Ref
 from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Kernel, Line, Load, Loop, RowSum, Scan, Store, written
 
-BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "CHUNK", "s": "CHUNK"}
 ROW_MASKS = {
     "causal": "row[:, None] >= row[None, :]",
     "earlier": "row[:, None] > row[None, :]",
@@ -108,8 +107,7 @@ class KernelPrinter(KernelMemory):
         for store in self.kernel.stores:
             tensor = self._out(store)
             if tensor.shared:
-                extents = ", ".join(BLOCK[a] for a in tensor.axes)
-                self._line(f"{identifier(store.target)}_sum = tl.zeros([{extents}], dtype={self.real})")
+                self._line(f"{identifier(store.target)}_sum = tl.zeros({shape(tensor.axes)}, dtype={self.real})")
         self._line("for member in range(0, GROUP):")
         self._enter()
         self._line("h = group * GROUP + member")
@@ -132,7 +130,7 @@ class KernelPrinter(KernelMemory):
         tensor = self._tensor(scan.first, "state", ("i", "j"), optional=True)
         self.tensors[tensor.name] = tensor
         name = identifier(scan.tile)
-        self._line(f"{name} = tl.zeros([{', '.join(BLOCK[a] for a in scan.axes)}], dtype={self.real})")
+        self._line(f"{name} = tl.zeros({shape(scan.axes)}, dtype={self.real})")
         once = self.kernel.direction == "reverse"  # the gradient of a final state is one for all heads that read it
         self._given(tensor, f"{name} += {spread_triton(self._load_text(tensor, once), tensor.axes, scan.axes)}")
 
@@ -184,7 +182,7 @@ class KernelPrinter(KernelMemory):
 
     def _body(self, body: tuple[Line | Loop, ...]) -> None:
         for name, axes in self.kernel.zeros.items():
-            self._line(f"{identifier(name)} = tl.zeros([{', '.join(BLOCK[a] for a in axes)}], dtype={self.real})")
+            self._line(f"{identifier(name)} = tl.zeros({shape(axes)}, dtype={self.real})")
         for item in body:
             if isinstance(item, Loop):
                 self._loop(item)
@@ -317,8 +315,7 @@ class KernelPrinter(KernelMemory):
         source += f".to({self.real})" if self.divisor and line.source.name in self.narrow else ""
         value = f"_sum_rows({select}, {source}, TERMS)"
         if line.spared:
-            extents = ", ".join(BLOCK[a] for a in line.axes)
-            value = f"tl.zeros([{extents}], dtype={self.real}) if MILD else {value}"
+            value = f"tl.zeros({shape(line.axes)}, dtype={self.real}) if MILD else {value}"
         self._line(f"{identifier(line.name)} {'+=' if line.accumulate else '='} {value}")
 
     def _sums_of_steps(self, line: RowSum, source: str) -> str:

@@ -98,7 +98,7 @@ def dump_line(line: Line) -> list[str]:
             return [f"{name}{_axes(axes)} = load"]
         case Assign(name=name, axes=axes, expr=expr, over=over):
             marks = [word for word in ("rounded", "guarded") if getattr(line, word)]
-            return [f"{name}{_axes(axes)} {_equals(line)} {_sum(over)}{show(expr)}{_note(marks)}"]
+            return [f"{name}{_axes(axes)} {_equals(line)} {_sum(over, line.least)}{show(expr)}{_note(marks)}"]
         case Dot(name=name, axes=axes, x=x, y=y, wide=wide):
             return [f"{name}{_axes(axes)} {_equals(line)} {x} @ {y}{_note(['wide'] if wide else [])}"]
         case RowSum(name=name, axes=axes, source=source, select=select):
@@ -128,8 +128,8 @@ def _axes(axes: tuple[str, ...]) -> str:
     return f"[{','.join(axes)}]" if axes else ""
 
 
-def _sum(over: tuple[str, ...]) -> str:
-    return f"sum({','.join(over)}) " if over else ""
+def _sum(over: tuple[str, ...], least: bool = False) -> str:
+    return f"{'least' if least else 'sum'}({','.join(over)}) " if over else ""
 
 
 def _product(factors: Iterable[object]) -> str:

@@ -252,8 +252,7 @@ def finds_rows(work: Workspace, gate: str) -> bool:
 
 def same(work: Workspace, statement: Contract, kind: str) -> str:
     """The mask of the pairs of rows in a block."""
-    (gate,) = (decay.gate for decay in statement.decays if decay.axes)
-    own = statement.order == "<=" and kind in MARK and finds_rows(work, gate)
+    own = statement.order == "<=" and kind in MARK and not has_own_diagonal(work, statement)
     return "same_or_own" if own else "same"
 
 

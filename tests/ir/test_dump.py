@@ -59,3 +59,9 @@ def test_every_spec_can_be_dumped(path: Path, cover: str) -> None:
             for store in kernel.stores:
                 assert f"store {store.target}[" in text or f"store {store.target} " in text
             assert "Ref(" not in text and "Operand(" not in text
+
+
+def test_what_is_least_is_not_called_a_sum() -> None:
+    kernel = next(k for k in plan(DOCUMENT, Options()).kernels if k.name == "fused")
+    (line,) = (x for x in dump_kernel(kernel).splitlines() if x.strip().startswith("log_gate_k_whole"))
+    assert "= least(t) log_gate_k_since" in line
