@@ -80,13 +80,13 @@ def _blocks(text: str) -> list[_Block]:
 
 
 def _used(node: ast.stmt) -> frozenset[str]:
-    """The names that a statement takes from outside of it: all, for a definition but its own variables."""
+    """The names that a statement takes from outside of it: all but arguments, and variables of a definition's own."""
     inner = list(ast.walk(node))
-    names = frozenset(n.id for n in inner if isinstance(n, ast.Name))
+    own = {n.arg for n in inner if isinstance(n, ast.arg)}
+    names = frozenset(n.id for n in inner if isinstance(n, ast.Name)) - own
     if not isinstance(node, ast.FunctionDef):
         return names
-    own = {n.arg for n in inner if isinstance(n, ast.arg)}
-    own |= {n.name for n in inner if isinstance(n, ast.FunctionDef) and n is not node}
+    own = {n.name for n in inner if isinstance(n, ast.FunctionDef) and n is not node}
     return names - own - {n.id for n in inner if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 

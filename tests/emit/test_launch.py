@@ -38,7 +38,15 @@ class Compiled:
         self.kernel, self.number = kernel, number
 
     def __getitem__(self, grid):
-        return lambda *arguments: self.kernel.launched.append((self.number, grid, arguments))
+        return lambda *arguments, stream: self.kernel.launched.append((self.number, grid, arguments, stream))
+
+
+class Driver:
+    """In place of Triton's, which needs a GPU."""
+
+    @staticmethod
+    def get_current_stream(device: int) -> int:
+        return 70 + device
 
 
 @pytest.fixture
@@ -49,6 +57,7 @@ def module(monkeypatch):
     monkeypatch.setattr(module, "_IS_KNOWN", True)
     monkeypatch.setattr(module, "_building", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(module.triton.runtime.driver, "_active", Driver)
     return module
 
 
@@ -60,7 +69,8 @@ def test_the_second_launch_asks_triton_nothing(module):
         )
     both = [{"STRONG": strong, "K": 64, "num_warps": 4} for strong in (False, True)]
     assert kernel.compiled == [((5,), (NUMBERS, 0.5, 48), constants) for constants in both]
-    assert kernel.launched == [(n, (7, 1, 1), (NUMBERS, 0.5, 48, 64, strong)) for n, strong in enumerate((False, True))]
+    given = NUMBERS.data_ptr(), 0.5, 48, 64  # Triton asks the driver where a tensor lies
+    assert kernel.launched == [(n, (7, 1, 1), (*given, strong), 71) for n, strong in enumerate((False, True))]
 
 
 def test_programs_of_the_second_pass_look_after_many(module, monkeypatch):
@@ -69,7 +79,7 @@ def test_programs_of_the_second_pass_look_after_many(module, monkeypatch):
     kernel.arg_names += ("SHARE",)
     for programs, second in ((many - 1, many - 1), (many, 16), (many + 1, 17), (many + 1, 17)):
         module._launch(kernel, programs, DEVICE, NUMBERS, 0.5, 48, K=64, passes=module._guarded(programs))
-        grids = [grid[0] for _, grid, _ in kernel.launched[-2:]] or [grid[0] for grid, *_ in kernel.compiled[-2:]]
+        grids = [grid[0] for _, grid, *_ in kernel.launched[-2:]] or [grid[0] for grid, *_ in kernel.compiled[-2:]]
         assert grids == [programs, second]
     assert [c["SHARE"] for *_, c in kernel.compiled] == [1, 1, 1, module.SHARE]
 
@@ -99,7 +109,8 @@ def test_what_it_does_not_is_not(module, alike):
     kernel = Kernel()
     for arguments in ((NUMBERS, 0.5, 48), alike):
         module._launch(kernel, 1, DEVICE, *arguments, K=64, passes=({"STRONG": False},))
-    assert len(kernel.compiled) == 1 and kernel.launched == [(0, (1, 1, 1), (*alike, 64, False))]
+    given = alike[0].data_ptr(), *alike[1:], 64, False
+    assert len(kernel.compiled) == 1 and kernel.launched == [(0, (1, 1, 1), given, 71)]
 
 
 @pytest.mark.parametrize("unknown", ["_IS_KNOWN", "device"])

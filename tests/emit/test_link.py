@@ -89,3 +89,11 @@ def test_what_nobody_needs_is_left_out():
 def test_a_name_that_is_missing_is_said():
     with pytest.raises(InternalError, match="nothing defines run"):
         link({"a": PART.format(size=1, name="op_a")}, "def whole(x):\n    return run(x)\n", ("run",))
+
+
+def test_an_argument_is_no_name_from_outside():
+    """That of a lambda, here called like what differs between the parts."""
+    wrapped = "wrap = lambda run: run\n"
+    parts = {s: wrapped + PART.format(size=2, name=f"op_{s}") + "registry.append(wrap)\n" for s in "ab"}
+    text = link(parts, WHOLE, ("run", "registry"))
+    assert text.count("lambda run: run") == 1
