@@ -7,6 +7,7 @@ from fractions import Fraction
 from glagen.ir.chunk import Contract, Decay, Operand
 from glagen.ir.expr import Expr, Ref, apply, number
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Dot, RowSum
+from glagen.schedule.factors import bare
 from glagen.schedule.tile import Crossed, Workspace, axes_of, choose, keep, natural, paths_from_start, tile, times
 
 ANCHORED = ("leaf", "guard", "quarters")  # kinds of blocks with a growth
@@ -63,13 +64,12 @@ def covered_scores(
     """Scores [t, s] (`mark` _T: [s, t]) block by block, then their diagonal."""
     reader = next(o for o in statement.operands if "t" in o.indices)
     writer = next(o for o in statement.operands if "s" in o.indices)
-    over = statement.over
     find_depth(work, decay)
     for kind, leaf in parts(work, decay.gate):
         if kind == "offsets":
             lines, fade, moved = offset(work, decay, writer)
             diagonal = f"{out}_offset"
-            lines.append(Assign(diagonal, ("t",), times(natural(reader), fade, moved), over=over))
+            lines.append(Assign(diagonal, ("t",), times(natural(reader), fade, moved), over=statement.over))
             hit = keep(f"on_offset{mark}", tile(diagonal, "t"), *axes)
             lines.append(Assign(out, axes, hit, accumulate=True))
         else:
@@ -80,16 +80,24 @@ def covered_scores(
             x, y = Operand(down_name, reader.indices), Operand(up_name, writer.indices)
             x, y = (y, x) if mark else (x, y)
             lines.append(Dot(f"{out}_block", axes, x, y, wide=kind in ANCHORED))  # type: ignore[arg-type]
-            hit = keep(f"{same(work, statement, kind)}{mark}", tile(f"{out}_block", *axes), *axes)
+            hit = keep(f"same{mark}", tile(f"{out}_block", *axes), *axes)
             lines.append(Assign(out, axes, hit, accumulate=True))
         work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), *depth(work, decay.gate)))
-    if has_own_diagonal(work, statement):
-        own = f"{statement.out.name}_own"
-        if own not in work.known:
-            work.known[own] = own
-            product = times(natural(reader), natural(writer))
-            work.emit(Assign(own, ("t",), product, over=over, accumulate=work.looped in over))
-        work.emit(Assign(out, axes, keep("diagonal", tile(own, axes[0]), *axes), accumulate=True))
+    if statement.order == "<=":
+        own_product(work, statement, reader, writer, out, axes)
+
+
+def own_product(
+    work: Workspace, statement: Contract, reader: Operand, writer: Operand, out: str, axes: tuple[str, ...]
+) -> None:
+    """The diagonal of scores: of a product of what no decay has rounded, with numbers behind it. A step's score may be
+    small beside its terms, whose roundings are then all there is of an output to which hardly any other step adds."""
+    own = f"{statement.out.name}_own"
+    (reader, of_reader), (writer, of_writer) = bare(work, reader), bare(work, writer)
+    x, y = (reader, writer) if axes[0] == "t" else (writer, reader)
+    work.emit(Dot(own, axes, x, y, accumulate=work.looped in statement.over))  # type: ignore[arg-type]
+    value = times(tile(own, *axes), *of_reader, *of_writer)
+    work.emit(Assign(out, axes, keep("diagonal", value, *axes), accumulate=True))
 
 
 def covered_apply(

@@ -2,9 +2,9 @@
 
 NAME is a spec, whose committed module is taken, or `random`: specs as tests/strategies.py makes them, or `local_sums`,
 `divisors` or `numbers`: its LOCAL_SUMS, DIVISORS and NUMBERED, or `guarded`, a spec with that cover, or `mixed`, some
-with gates in float32 beside float16, or `pieces`, some with sequences in pieces. In a process of its own, with
-TRITON_INTERPRET=1 from the start: Triton reads it when it is imported. Prints a report as JSON; exits 1 if a
-comparison fails.
+with gates in float32 beside float16, or `pieces`, some with sequences in pieces, or `few_rows`, some in bfloat16 with
+hardly a row, or one of those that `main` tells apart. In a process of its own, with TRITON_INTERPRET=1 from the start:
+Triton reads it when it is imported. Prints a report as JSON; exits 1 if a comparison fails.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from glagen.ir.document import Document
 from glagen.regimes import Case, draw
+from glagen.report import Report
 from glagen.tolerances import PRECISIONS
 from glagen.variants import shared
 from glagen.verify import MODES, compare, op_results, reference_results, verify
 from tests import strategies
+from tests.numerics.bf16 import rounding
 from tests.numerics.helpers import CPU, changed_before, compiled, document_of, flattened, generated, spec_text
 
 FP32 = replace(PRECISIONS["fp32"], budget=1e-4)  # parameters' gradients are sums that cancel: see test_properties.py
 CASES = (Case(1, 80, 1, 20, 36), Case(1, 1, 2, 16, 16, state=False), Case(2, 65, 1, 32, 5))
 MIXED = {"gla": ["g"], "gla_kv": ["gk", "gv"], "gla_v": ["g"], "rwkv6": ["w"]}  # gates of specs
+FEW_ROWS = ("gla", "gla_kv")
 PIECES = ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_attn", "gsa")
 
 
@@ -94,6 +97,8 @@ def main(name: str) -> int:
     if name == "pieces":
         rows = [row for spec in PIECES for row in in_pieces(spec)]
         return told(rows)
+    if name == "few_rows":
+        return told([row for spec in FEW_ROWS for row in of_few_rows(spec)])
     if name == "random":
         test_the_kernels_are_the_recurrence()
         return 0
@@ -218,6 +223,19 @@ def in_pieces(name: str) -> list[dict]:
     )
     assert cut and all(found == {1, 2} for found in cut.values()), f"{name}: no sequence was cut"
     return [{"spec": name, **row} for row in report.to_dict()["rows"]]
+
+
+def of_few_rows(name: str) -> list[dict]:
+    """The rows of a spec in bfloat16 of one step and two heads, ten times: what a step reads is then its own write, and
+    where that score is small, nothing hides how its terms were rounded."""
+    document, module, bf16 = document_of(spec_text(name)), rounding(name), PRECISIONS["bf16"]
+    rows = []
+    for seed in range(10):
+        problem = draw(document, "strong", Case(1, 1, 2, 64, 64), seed)
+        expected = reference_results(document, problem, CPU)
+        actual = op_results(document, module, problem, bf16, CPU, "saved")
+        rows += compare(document, actual, expected, bf16, ("strong", str(seed), "bf16", "saved"))
+    return [{"spec": name, **row} for row in Report(name, "cpu", tuple(rows)).to_dict()["rows"]]
 
 
 def check_inplace(document: Document, module: ModuleType) -> None:
