@@ -8,7 +8,7 @@ from typing import Any
 from glagen.emit.interface import LAYOUT, arguments, differentiable, heads_of, lead, sizes_call
 from glagen.emit.memory import EXTENT, READS, Tensor
 from glagen.emit.words import identifier
-from glagen.ir.chunk import ChunkProgram
+from glagen.ir.chunk import ChunkProgram, GateInfo
 from glagen.ir.kernel import Kernel
 
 KernelText = dict[str, Any]  # what emit/module.py knows of a printed kernel
@@ -22,43 +22,71 @@ def launches(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
 
 def launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | None = None) -> list[str]:
     """Configure and start one kernel; its outputs are local variables (`renamed`, where not of the same name)."""
+    return [*configure(program, text), *start(program, text, renamed or {})]
+
+
+def configure(program: ChunkProgram, text: KernelText) -> list[str]:
+    """What a kernel's launches take beside the op's arguments and results."""
     kernel: Kernel = text["kernel"]
-    renamed = renamed or {}
+    heads, grid = _heads(kernel), _grid(kernel)
+    walks = f", N * {heads}" if kernel.scans else ""
+    lines = [f'config = _config("{kernel.name}", K, V, dtype{walks})']
+    if kernel.reduces_heads:
+        lines.append(f"GROUP = {_common_group(program, kernel)}")
+    if text["runs"]:
+        lines.append(f'RUN = _in_turn("{kernel.name}", K, V, dtype, {" * ".join([*grid, "slots", _own(kernel)])})')
+    if kernel.runs_twice:
+        lines += [f"programs = {_programs(text)}", "again = torch.empty(programs, dtype=torch.int8, device=device)"]
+    elif noted(text):
+        lines.append(new("strong", "N", heads, " * ".join(grid), dtype="torch.int8"))
+    return lines
+
+
+def start(program: ChunkProgram, text: KernelText, renamed: dict[str, str]) -> list[str]:
+    """One launch of a kernel that is configured."""
+    kernel: Kernel = text["kernel"]
+    heads = _heads(kernel)
     values = []
     for item in text["tensors"]:
         tensor: Tensor = item["tensor"]
         name = tensor.name.removesuffix("_out")
         values.append(renamed.get(name, identifier(name)))
-    heads = "H" if kernel.of_states else "M"
     values += [PACKED, "first_slot"] if kernel.scans else ["place", "slots"]
     values += noted(text)
     if kernel.runs_twice:
         values += [*["slots // strong.shape[0]"] * text["notes"], "again", "programs"]
     values += [*text["scalars"], "T", heads]
-    grid = [f'_blocks({EXTENT[a]}, config["BLOCK_{EXTENT[a]}"])' for a in kernel.owned if a not in kernel.whole]
-    own = heads + (" // GROUP" if kernel.reduces_heads else "")
-    in_turn = [f'RUN = _in_turn("{kernel.name}", K, V, dtype, {" * ".join([*grid, "slots", own])})'] * text["runs"]
-    programs = " * ".join([*grid, "N" if kernel.scans else "_blocks(slots, RUN)" if in_turn else "slots", own])
-    walks = f", N * {heads}" if kernel.scans else ""
-    lines = [f'config = _config("{kernel.name}", K, V, dtype{walks})']
-    if kernel.reduces_heads:
-        lines.append(f"GROUP = {_common_group(program, kernel)}")
-    lines += in_turn
-    if kernel.runs_twice:
-        lines += [f"programs = {programs}", "again = torch.empty(programs, dtype=torch.int8, device=device)"]
-    elif noted(text):
-        lines.append(new("strong", "N", heads, " * ".join(grid), dtype="torch.int8"))
     constants = [*(_group(program, name, heads) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     constants += ["NOTES=strong.shape[-1]"] * (text["notes"] and kernel.runs_twice)
     return [
-        *lines,
         "_launch(",
-        f"    {text['function']}, {'programs' if kernel.runs_twice else programs}, device,",
+        f"    {text['function']}, {'programs' if kernel.runs_twice else _programs(text)}, device,",
         f"    {', '.join(values)},",
         f"    {', '.join(constants)},",
         f"    {'passes=_guarded(programs), ' * kernel.runs_twice}**config,",
         ")",
     ]
+
+
+def _heads(kernel: Kernel) -> str:
+    """The number of a kernel's heads."""
+    return "H" if kernel.of_states else "M"
+
+
+def _own(kernel: Kernel) -> str:
+    """For how many heads, or groups of them, there are programs."""
+    return _heads(kernel) + (" // GROUP" if kernel.reduces_heads else "")
+
+
+def _grid(kernel: Kernel) -> list[str]:
+    """The blocks of columns that programs share."""
+    return [f'_blocks({EXTENT[a]}, config["BLOCK_{EXTENT[a]}"])' for a in kernel.owned if a not in kernel.whole]
+
+
+def _programs(text: KernelText) -> str:
+    kernel: Kernel = text["kernel"]
+    runs = "N" if kernel.scans else "_blocks(slots, RUN)" if text["runs"] else "slots"
+    return " * ".join([*_grid(kernel), runs, _own(kernel)])
 
 
 def noted(text: KernelText) -> list[str]:
@@ -81,6 +109,11 @@ def _common_group(program: ChunkProgram, kernel: Kernel) -> str:
     names = {store.target[1:] for store in kernel.stores if "t" in store.axes}
     counts = [f"M // {heads_of(d)}" for d in differentiable(program.recurrence) if d.name in names]
     return f"math.lcm({', '.join(counts)})" if counts else "1"
+
+
+def remains(gate: GateInfo) -> str:
+    """What a gate leaves of a state in each walk, by name."""
+    return f"{gate.name}_remains"
 
 
 def head(program: ChunkProgram) -> list[str]:
@@ -245,6 +278,7 @@ def walk_back_arguments(program: ChunkProgram, text: KernelText) -> list[str]:
     """What the walk back takes beside the op's arguments: cotangents, and sums that its kernel loads."""
     (state,) = program.states
     known = {*arguments(program), state.adjoint_end, f"{state.adjoint_end}_final", f"{state.adjoint}_initial"}
+    known |= {identifier(remains(gate)) for gate in program.gates}
     names = [identifier(item["tensor"].name) for item in text["tensors"]]
     return [name for name in names if name not in known]
 

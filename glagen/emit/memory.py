@@ -20,7 +20,7 @@ class Tensor:
     """A tensor argument of a kernel: `kind` says how it lies in memory.
 
     rows: [B, T, H, axes]; head: [H, axes]; state: [N, H, K, V]; states: [slots, H, K, V];
-    row_parts: [B, T, H, axes, blocks]; head_parts: [slots, H, axes, blocks].
+    remains: [N, H, axes]; row_parts: [B, T, H, axes, blocks]; head_parts: [slots, H, axes, blocks].
     `shared`: the constexpr that says how many heads of the kernel share one of the tensor's; "" if each has its own.
     """
 
@@ -98,6 +98,7 @@ class KernelMemory:
             "head": h,
             "head_parts": f"slot * {heads} + {h}",
             "state": f"sequence * {heads} + {h}",
+            "remains": f"sequence * {heads} + {h}",
             "states": f"slot * {heads} + {h}",
         }[tensor.kind]
         steps = [(EXTENT[a], spread_triton(a, (a,), axes)) for a in axes if a in EXTENT]

@@ -229,6 +229,7 @@ def tensor_shape(kind: str, axes: tuple[str, ...]) -> str:
         "head": ["H"],
         "head_parts": ["slots", "H"],
         "state": ["N", "H"],
+        "remains": ["N", "H"],
         "states": ["slots", "H"],
     }[kind]
     tail = ["blocks"] if kind.endswith("_parts") else []

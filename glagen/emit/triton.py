@@ -10,7 +10,21 @@ from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Operand
 from glagen.ir.expr import Apply, Ref
-from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Kernel, Line, Load, Loop, RowSum, Scan, Store, written
+from glagen.ir.kernel import (
+    WALKS,
+    Assign,
+    Blocks,
+    Depth,
+    Dot,
+    Kernel,
+    Line,
+    Load,
+    Loop,
+    RowSum,
+    Scan,
+    Store,
+    written,
+)
 
 ROW_MASKS = {
     "causal": "row[:, None] >= row[None, :]",
@@ -34,6 +48,7 @@ class KernelPrinter(KernelMemory):
         self.head_inputs = {d.name for d in program.recurrence.declarations if d.kind in ("parameter", "constant")}
         self.turned = kernel.turned
         self.float32 = set(kernel.sums)  # in memory
+        self.gates = program.gates
         self.states = {n for s in program.states for n in (s.name, s.adjoint_end)}
         self.has_same_bits = kernel.runs_twice and not kernel.of_gradients  # in both runs, where gates are mild
         self.masks: dict[str, None] = {}
@@ -74,6 +89,10 @@ class KernelPrinter(KernelMemory):
         k = self.kernel
         for scan in k.scans:
             self._first(scan)
+        remains = self._remains()
+        for tensor in remains:
+            one = f"tl.full({shape(tensor.axes)}, 1.0, {self.real})" if tensor.axes else "1.0"
+            self._line(f"{identifier(tensor.name)} = {one}")
         self._line("for n in range(0, chunks):")
         self._enter()
         self._line("chunk = chunks - 1 - n" if k.direction == "reverse" else "chunk = n")
@@ -87,13 +106,35 @@ class KernelPrinter(KernelMemory):
                            "# the gradient of the state that leaves this chunk")  # fmt: skip
                 self._keep(scan, scan.saved)
         self._chunk(scanned=True)
+        for tensor in remains:
+            name = identifier(tensor.name)
+            self._given(tensor, f"{name} = {name} * {identifier(tensor.name.removesuffix('_remains'))}_whole")
         self._leave()
         for scan in k.scans:
             self._last(scan)
+        for tensor in remains:
+            self._store_remains(tensor)
+
+    def _remains(self) -> list[Tensor]:
+        """What the gates leave of a state in all the chunks of a walk: wanted where it is one piece of a sequence."""
+        if self.kernel.name not in WALKS:
+            return []
+        gates = [gate for gate in self.gates if f"{gate.name}_whole" in self.defined]
+        found = [self._tensor(f"{gate.name}_remains", "remains", gate.axes, optional=True) for gate in gates]
+        self.tensors |= {tensor.name: tensor for tensor in found}
+        return found
+
+    def _store_remains(self, tensor: Tensor) -> None:
+        """By one of the programs that walk along a head."""
+        address, mask = self._address(tensor)
+        others = [f"(block_{a} == 0)" for a in self.kernel.owned if a not in tensor.axes]
+        mask = " & ".join([mask] * bool(mask) + others)
+        self._given(tensor, f"tl.store({address}, {identifier(tensor.name)}, mask={mask})")
 
     def _keep(self, scan: Scan, saved: str) -> None:
-        """Store the state that enters a chunk; beside outputs only where wanted, by one of the heads that read it."""
-        optional = bool(self.kernel.stores) and not self.kernel.of_gradients
+        """Store the state that enters a chunk, where wanted, beside outputs by one of the heads that read it; or its
+        gradient, which is always wanted beside others."""
+        optional = not (self.kernel.stores and self.kernel.of_gradients)
         tensor = self._tensor(saved, "states", ("i", "j"), optional)
         if not optional:
             self._store(tensor, self._upright(scan.tile))

@@ -16,7 +16,7 @@ WORDS = frozenset(
     contextlib enumerate RuntimeError ValueError TypeError CHUNK BLOCK_K BLOCK_V DOT WIDE PRECISION TERMS FLOOR TILES
     BFLOAT16 config device dtype carried ctx args states fused state last outputs results tensors gradients needed
     cotangents named reversed dict any all isinstance initial_state final_state output_final_state cu_seqlens range
-    float int max min sum abs len tuple list zip map print pieces wanted log_K log_V log_scalar LONG PIECE REAL
+    float int max min sum abs len tuple list zip map print pieces wanted LONG PIECE REAL
     RUN runs narrow number programs turn SHARE TUNED WIDEST MILD NOTES on_chip again each
     """.split()  # noqa: SIM905 (a list of words reads better than a hundred strings)
 )

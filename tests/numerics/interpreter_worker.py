@@ -10,6 +10,7 @@ Triton reads it when it is imported. Prints a report as JSON; exits 1 if a compa
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -97,6 +98,8 @@ def main(name: str) -> int:
     if name == "pieces":
         rows = [row for spec in PIECES for row in in_pieces(spec)]
         return told(rows)
+    if name == "carried":
+        return told([carried(pieces, reverse) for pieces in (1, 2, 8, 9, 16, 20) for reverse in (False, True)])
     if name == "few_rows":
         return told([row for spec in FEW_ROWS for row in of_few_rows(spec)])
     if name == "random":
@@ -223,6 +226,24 @@ def in_pieces(name: str) -> list[dict]:
     )
     assert cut and all(found == {1, 2} for found in cut.values()), f"{name}: no sequence was cut"
     return [{"spec": name, **row} for row in report.to_dict()["rows"]]
+
+
+def carried(pieces: int, reverse: bool) -> dict:
+    """What enters each of so many pieces, two heads to a state, against one piece after another."""
+    module, generator = generated("gla_kv"), torch.Generator().manual_seed(pieces)
+    N, H, K, V = 2, 3, 20, 24
+    ends, first = (torch.randn(n, H, K, V, generator=generator) for n in (N * pieces, N))
+    gates = {"keys": (K, 1), "values": (1, V), "scalar": (1, 1)}
+    left = {side: torch.rand(N * pieces, 2 * H, *x, generator=generator) for side, x in gates.items()}
+    share = math.prod(x[:, ::2] for x in left.values()).unflatten(0, (N, pieces))
+    given = {side: x.flatten(2) for side, x in left.items()}
+    found = module._carried(pieces, ends, first, **given, reverse=reverse).unflatten(0, (N, pieces))
+    expected, state = [None] * pieces, first
+    for n in reversed(range(pieces)) if reverse else range(pieces):
+        expected[n] = state
+        state = ends.unflatten(0, (N, pieces))[:, n] + share[:, n] * state
+    error = float((found - torch.stack(expected, 1)).abs().max())
+    return {"pieces": pieces, "reverse": reverse, "error": error, "ok": error < 1e-6}
 
 
 def of_few_rows(name: str) -> list[dict]:

@@ -77,6 +77,11 @@ def test_sequences_in_pieces():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_what_enters_each_piece():
+    result = _worker("carried")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_few_rows_in_bfloat16():
     result = _worker("few_rows")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
