@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from glagen.emit.blocks import IN_TRITON, opening_text
 from glagen.emit.lines import full_axes, summed_positions
-from glagen.emit.memory import BOUND, EXTENT, KernelMemory, Tensor, shape
+from glagen.emit.memory import BOUND, EXTENT, Tensor, shape
 from glagen.emit.pointwise import TRITON, Writer, spread_triton
+from glagen.emit.states import KernelStates
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Operand
 from glagen.ir.expr import Apply, Ref
 from glagen.ir.kernel import (
-    WALKS,
     Assign,
     Blocks,
     Depth,
@@ -21,7 +21,6 @@ from glagen.ir.kernel import (
     Load,
     Loop,
     RowSum,
-    Scan,
     Store,
     written,
 )
@@ -36,19 +35,15 @@ ROW_MASKS = {
 SELECT_MASK = {"through": "causal", "before": "earlier", "from": "causal_T", "after": "earlier_T"}
 
 
-class KernelPrinter(KernelMemory):
+class KernelPrinter(KernelStates):
     """Prints the body of one kernel."""
 
     def __init__(self, kernel: Kernel, program: ChunkProgram, chunk: int) -> None:
         super().__init__(kernel, program)
         self.chunk = chunk
-        self.divisor = program.recurrence.divides and not kernel.of_gradients
-        self.real = "REAL" if self.divisor else "tl.float32"  # the type of all that is not rounded
         # inputs without t: one value per head
         self.head_inputs = {d.name for d in program.recurrence.declarations if d.kind in ("parameter", "constant")}
-        self.turned = kernel.turned
         self.float32 = set(kernel.sums)  # in memory
-        self.gates = program.gates
         self.states = {n for s in program.states for n in (s.name, s.adjoint_end)}
         self.has_same_bits = kernel.runs_twice and not kernel.of_gradients  # in both runs, where gates are mild
         self.masks: dict[str, None] = {}
@@ -87,12 +82,7 @@ class KernelPrinter(KernelMemory):
     def _walk(self) -> None:
         """A loop over the chunks of a sequence, with the states on chip."""
         k = self.kernel
-        for scan in k.scans:
-            self._first(scan)
-        remains = self._remains()
-        for tensor in remains:
-            one = f"tl.full({shape(tensor.axes)}, 1.0, {self.real})" if tensor.axes else "1.0"
-            self._line(f"{identifier(tensor.name)} = {one}")
+        self._begin()
         self._line("for n in range(0, chunks):")
         self._enter()
         self._line("chunk = chunks - 1 - n" if k.direction == "reverse" else "chunk = n")
@@ -100,48 +90,11 @@ class KernelPrinter(KernelMemory):
             self._line("slot = first_slot + chunk")
         self._line("first = start + chunk * CHUNK")
         self._line("left = length - chunk * CHUNK")
-        for scan in k.scans:
-            if scan.saved:
-                self._line("# the state that enters this chunk" if k.direction == "forward" else
-                           "# the gradient of the state that leaves this chunk")  # fmt: skip
-                self._keep(scan, scan.saved)
+        self._enter_chunk()
         self._chunk(scanned=True)
-        for tensor in remains:
-            name = identifier(tensor.name)
-            self._given(tensor, f"{name} = {name} * {identifier(tensor.name.removesuffix('_remains'))}_whole")
+        self._leave_chunk()
         self._leave()
-        for scan in k.scans:
-            self._last(scan)
-        for tensor in remains:
-            self._store_remains(tensor)
-
-    def _remains(self) -> list[Tensor]:
-        """What the gates leave of a state in all the chunks of a walk: wanted where it is one piece of a sequence."""
-        if self.kernel.name not in WALKS:
-            return []
-        gates = [gate for gate in self.gates if f"{gate.name}_whole" in self.defined]
-        found = [self._tensor(f"{gate.name}_remains", "remains", gate.axes, optional=True) for gate in gates]
-        self.tensors |= {tensor.name: tensor for tensor in found}
-        return found
-
-    def _store_remains(self, tensor: Tensor) -> None:
-        """By one of the programs that walk along a head."""
-        address, mask = self._address(tensor)
-        others = [f"(block_{a} == 0)" for a in self.kernel.owned if a not in tensor.axes]
-        mask = " & ".join([mask] * bool(mask) + others)
-        self._given(tensor, f"tl.store({address}, {identifier(tensor.name)}, mask={mask})")
-
-    def _keep(self, scan: Scan, saved: str) -> None:
-        """Store the state that enters a chunk, where wanted, beside outputs by one of the heads that read it; or its
-        gradient, which is always wanted beside others."""
-        optional = not (self.kernel.stores and self.kernel.of_gradients)
-        tensor = self._tensor(saved, "states", ("i", "j"), optional)
-        if not optional:
-            self._store(tensor, self._upright(scan.tile))
-            return
-        address, mask = self._address(tensor)
-        mask += " & (h % READS == 0)" if tensor.shared else ""
-        self._given(tensor, f"tl.store({address}, {self._upright(scan.tile)}, mask={mask})")
+        self._end()
 
     def _members(self) -> None:
         """A loop over heads that share a head of some tensor, whose gradient is summed over them."""
@@ -166,25 +119,6 @@ class KernelPrinter(KernelMemory):
                 self._dot(dot)
         for store in self.kernel.stores:
             self._store_out(store)
-
-    def _first(self, scan: Scan) -> None:
-        tensor = self._tensor(scan.first, "state", ("i", "j"), optional=True)
-        self.tensors[tensor.name] = tensor
-        name = identifier(scan.tile)
-        self._line(f"{name} = tl.zeros({shape(scan.axes)}, dtype={self.real})")
-        once = self.kernel.direction == "reverse"  # the gradient of a final state is one for all heads that read it
-        self._given(tensor, f"{name} += {spread_triton(self._load_text(tensor, once), tensor.axes, scan.axes)}")
-
-    def _last(self, scan: Scan) -> None:
-        tensor = self._tensor(scan.last, "state", ("i", "j"), optional=True)
-        address, mask = self._address(tensor)
-        if tensor.shared:
-            mask += " & (h % READS == 0)"
-        self._given(tensor, f"tl.store({address}, {self._upright(scan.tile)}, mask={mask})")
-
-    def _upright(self, tile: str) -> str:
-        """A tile as tensors lie in memory."""
-        return f"tl.trans({identifier(tile)})" if tile in self.turned else identifier(tile)
 
     # -- what comes and goes ------------------------------------------------------------------------------------------
 

@@ -90,6 +90,7 @@ def _traffic(schedule: Schedule, kernel: Kernel) -> tuple[list[str], list[str]]:
     printer.print()
     outputs = {f"{store.target}_out": store.target for store in kernel.stores}
     outputs |= {n: n for scan in kernel.scans for n in (scan.saved, scan.last) if n}
+    outputs |= {tensor.name: tensor.name for tensor in printer.tensors.values() if tensor.kind == "remains"}
     reads, writes = [], []
     for tensor in printer.tensors.values():
         shape = tensor_shape(tensor.kind, tensor.axes)

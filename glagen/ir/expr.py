@@ -28,9 +28,10 @@ FUNCTIONS: dict[str, int] = {
 # `expm1(x)` is exp(x) - 1 without cancellation;
 # `step(x)` is 0, 1/2, 1 for x negative, zero, positive; `positive(x)` is 0, 0, 1; `sign(x)` is -1, 0, 1;
 # `clamp(x)` bounds a log gate below where its exponential is 0 in the type at hand, `unclamped(x)` is 1 above, 0 below;
+# `grow(x)` is exp(-x), a growth;
 # `shrink(x)` is exp(x) for decays that growths meet: not a number where it would vanish, and the growth with it.
 OPERATORS: dict[str, int] = {"add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2, "neg": 1}
-DERIVED_FUNCTIONS: dict[str, int] = dict.fromkeys("expm1 step positive sign clamp unclamped shrink".split(), 1)  # noqa: SIM905
+DERIVED_FUNCTIONS: dict[str, int] = dict.fromkeys("expm1 step positive sign clamp unclamped grow shrink".split(), 1)  # noqa: SIM905
 ARITY: dict[str, int] = FUNCTIONS | OPERATORS | DERIVED_FUNCTIONS
 
 

@@ -121,7 +121,7 @@ def _unlimited(blocks: Blocks, since: RowSum) -> Blocks:
             case Assign(expr=Apply(function="exp", args=(Apply(function="min", args=(exponent, _)),))) if (
                 exponent == free
             ):
-                return replace(x, mild=apply("exp", free))
+                return replace(x, mild=apply("grow", tile(since.name, *since.axes)))
         return x
 
     return replace(blocks, body=tuple(line(x) for x in blocks.body))

@@ -44,7 +44,7 @@ def ends(work: Workspace, decay: Decay, kind: str) -> tuple[list[BlockLine], Ref
             RowSum(log, axes, gate, f"leaf{before}"),
             Assign(up, axes, apply("shrink", tile(log, *axes))),
             RowSum(grow, axes, gate, "leaf"),
-            Assign(low, axes, apply("exp", apply("neg", tile(grow, *axes)))),
+            Assign(low, axes, apply("grow", tile(grow, *axes))),
         ]
     elif kind == "bisect":
         up = low = f"{decay.gate}_fade{before}"
