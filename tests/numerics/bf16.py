@@ -29,6 +29,7 @@ def rounding(name: str) -> ModuleType:
         InterpreterBuilder.create_masked_load = _load
         InterpreterBuilder.create_masked_store = _store
         InterpreterBuilder.cast_impl = _cast
+        InterpreterBuilder.create_bitcast = _bitcast
         InterpreterBuilder.get_bf16 = lambda _, value: TensorHandle(np.array([value], np.float32), tl.bfloat16)
     text = (ROOT / "generated" / f"{name}.py").read_text()
     assert STAND_IN in text
@@ -37,6 +38,7 @@ def rounding(name: str) -> ModuleType:
 
 _plain_type, _plain_load = interpreter._get_np_dtype, InterpreterBuilder.create_masked_load
 _plain_store, _plain_cast = InterpreterBuilder.create_masked_store, InterpreterBuilder.cast_impl
+_plain_bitcast = InterpreterBuilder.create_bitcast
 
 
 def _numpy_type(dtype: tl.dtype) -> np.dtype:
@@ -65,3 +67,9 @@ def _cast(self, source, wanted):
     if source.dtype.scalar == tl.bfloat16:
         return TensorHandle(source.data.astype(_plain_type(wanted)), wanted.scalar)
     return _plain_cast(self, source, wanted)
+
+
+def _bitcast(self, source, wanted):
+    if wanted.scalar == tl.bfloat16:  # of the upper half of a float32's bits
+        return TensorHandle((source.data.astype(np.uint32) << 16).view(np.float32), tl.bfloat16)
+    return _plain_bitcast(self, source, wanted)
