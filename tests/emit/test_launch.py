@@ -8,6 +8,7 @@ import re
 import pytest
 import torch
 
+from glagen.ir.kernel import WALKS
 from tests.numerics.helpers import generated
 
 pytest.importorskip("triton")
@@ -98,6 +99,18 @@ def test_long_sequences_of_few_heads_are_cut(module, monkeypatch, walks, chunks)
         assert walks * pieces <= 4 * multiprocessors
         more = 2 * pieces
         assert chunks % more or chunks < more * module.PIECE or walks * more > 4 * multiprocessors
+
+
+def test_states_that_are_float64_on_the_way_are_not_cut(monkeypatch):
+    """What enters a piece is float32: what something divides by would lose the digits that it has float64 for."""
+    module = generated("mlstm")
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
+
+    def pieces(state: str, kernel: str, dtype: torch.dtype) -> int:
+        return getattr(module, f"_pieces_of_{state}")(kernel, 1, 64, 64, 2**20, dtype)
+
+    cut = {(n, k, d): pieces(n, k, d) for n in "nC" for k in WALKS for d in (torch.float32, torch.bfloat16)}
+    assert [walk for walk, count in cut.items() if count == 1] == [("n", "states", torch.float32)]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ FP32 = replace(PRECISIONS["fp32"], budget=1e-4)  # parameters' gradients are sum
 CASES = (Case(1, 80, 1, 20, 36), Case(1, 1, 2, 16, 16, state=False), Case(2, 65, 1, 32, 5))
 MIXED = {"gla": ["g"], "gla_kv": ["gk", "gv"], "gla_v": ["g"], "rwkv6": ["w"]}  # gates of specs
 FEW_ROWS = ("gla", "gla_kv")
-PIECES = ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_attn", "gsa")
+PIECES = ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_attn", "gsa", "mlstm")
 
 
 def main(name: str) -> int:
