@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from glagen.bench import Workload
+from glagen.bench.measure import stopwatch
 from glagen.bench.workloads import Call, call
 from glagen.errors import Source
 from glagen.ir.kernel import Kernel
@@ -173,7 +173,7 @@ def _time(source: Source, kernel: str, table: tuple[Tuned, ...], given: Call) ->
     spans: list[Callable[[], float]] = []
 
     def launched(called: Any, programs: int, device: torch.device, *arguments: Any, **options: Any) -> None:
-        stop = _stopwatch(device)
+        stop = stopwatch(device)
         launch(called, programs, device, *arguments, **options)
         if called is wanted:
             spans.append(stop())
@@ -191,28 +191,3 @@ def _run(module: ModuleType, name: str, kernel: str, given: Call) -> None:
     """The op, forward and backward, in the mode that launches this kernel."""
     *outputs, _ = getattr(module, name)(**given.arguments, states="recomputed" if kernel == "fused" else "saved")
     torch.autograd.grad(outputs, given.leaves, given.cotangents)
-
-
-def _stopwatch(device: torch.device) -> Callable[[], Callable[[], float]]:
-    """Begins to measure; stops when called, and then tells milliseconds when called."""
-    if device.type != "cuda":
-        begun = time.perf_counter()
-
-        def stop() -> Callable[[], float]:
-            span = 1e3 * (time.perf_counter() - begun)
-            return lambda: span
-
-        return stop
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-
-    def stop_on_gpu() -> Callable[[], float]:
-        end.record()
-
-        def span() -> float:
-            end.synchronize()
-            return start.elapsed_time(end)
-
-        return span
-
-    return stop_on_gpu

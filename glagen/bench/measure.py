@@ -103,18 +103,36 @@ def _median(work: Callable[[], Any], device: torch.device) -> float:
     flush = torch.empty(FLUSHED if device.type == "cuda" else 0, dtype=torch.int8, device=device)
     for _ in range(REPEATS if device.type == "cuda" else 3):
         flush.zero_()
-        if device.type == "cuda":
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            work()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(end))
-        else:
-            begun = time.perf_counter()
-            work()
-            times.append(1e3 * (time.perf_counter() - begun))
+        stop = stopwatch(device)
+        work()
+        times.append(stop()())
     return statistics.median(times)
+
+
+def stopwatch(device: torch.device) -> Callable[[], Callable[[], float]]:
+    """Begins to measure; stops when called, and then tells milliseconds when called: on a GPU, of what was queued
+    meanwhile, for which that waits."""
+    if device.type != "cuda":
+        begun = time.perf_counter()
+
+        def stop() -> Callable[[], float]:
+            span = 1e3 * (time.perf_counter() - begun)
+            return lambda: span
+
+        return stop
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+
+    def stop_on_gpu() -> Callable[[], float]:
+        end.record()
+
+        def span() -> float:
+            end.synchronize()
+            return start.elapsed_time(end)
+
+        return span
+
+    return stop_on_gpu
 
 
 def _cpu(work: Callable[[], Any], device: torch.device) -> float:
