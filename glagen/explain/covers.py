@@ -16,7 +16,7 @@ from glagen.explain.outline import (
     Table,
     say,
 )
-from glagen.ir.chunk import Carry, Contract, Decay, GateInfo, Point, Statement
+from glagen.ir.chunk import Carry, ChunkProgram, Contract, Decay, GateInfo, Point, Statement
 from glagen.ir.kernel import Blocks
 from glagen.ir.schedule import Growth, Schedule
 from glagen.schedule.covers import guard_limit
@@ -55,13 +55,12 @@ def covers(schedule: Schedule) -> Section:
             )
         )
         blocks.append(Equations((Equation(between, Product(halves)),)))
-        blocks.append(say("Its product is then taken block by block; the triangle of all $s <= t$ is tiled so:"))
+        order = "<=" if _reads_own_write(program, name) else "<"
+        blocks.append(say(f"Its product is then taken block by block; the triangle of all $s {order} t$ is tiled so:"))
         parts = parts_of(schedule, name)
         items = [_part(kind, leaf, schedule.chunk, gate) for kind, leaf in parts]
-        own = "elementwise"
-        if any(kind == "quarters" for kind, _ in parts):
-            own = "in forwards part of the blocks with a growth, for gradients elementwise"
-        items.append((f"the diagonal, $s = t$, where there is no decay: {own}",))
+        if _reads_own_write(program, name):
+            items.append((f"the diagonal, $s = t$, where there is no decay: {_diagonal(gate, parts)}.",))
         blocks.append(Items(tuple(items)))
         if parts == drawn:
             blocks.append(say("The picture is the same as above."))
@@ -79,6 +78,24 @@ def covers(schedule: Schedule) -> Section:
     if not program.gates:
         blocks.append(say("There is no gate, so nothing to cover: the triangle is one masked matrix product."))
     return Section("The cover of the causal triangle", tuple(blocks))
+
+
+def _reads_own_write(program: ChunkProgram, gate: str) -> bool:
+    """Is there a read, past this gate, of what the same step wrote?"""
+    contracts = [x for x in program.forward if isinstance(x, Contract) and x.order == "<="]
+    return any(decay.gate == gate for contract in contracts for decay in contract.decays)
+
+
+def _diagonal(gate: GateInfo, parts: tuple[Part, ...]) -> str:
+    """Where a step's own write comes from; scores are of a gate on keys, their gradients of one on values."""
+    product = "from a product without decays, for its terms may cancel"
+    if "i" in gate.axes:
+        return f"scores have it {product}; what takes their gradients has it elementwise"
+    within = any(kind == "quarters" for kind, _ in parts)
+    outputs = (
+        "outputs have it from the blocks with a growth, gradients of values" if within else "what takes scores has it"
+    )
+    return f"{outputs} elementwise; gradients of scores have it {product}"
 
 
 def _part(kind: str, leaf: int, chunk: int, gate: GateInfo) -> Inline:
@@ -107,11 +124,11 @@ def _part(kind: str, leaf: int, chunk: int, gate: GateInfo) -> Inline:
                 f"would come to -{limit:g} at least; the blocks have a growth each.)",
             )
         case "quarters":
+            own = "Of rows of stronger gates it takes the diagonal, with no decay. " if "j" in gate.axes else ""
             return (
                 f"`quarters`: diagonal blocks of {leaf} rows, with $r$ the step before their first, for other rows: if "
                 f"the strongest log gate up to row $t$, in all {leaf} rows, would come to -{guard_limit(gate.steep):g} "
-                "at least. Of rows of stronger gates it takes the diagonal, with no decay. What is left is covered by "
-                "what follows.",
+                f"at least. {own}What is left is covered by what follows.",
             )
         case "leaf":
             worst = leaf * -gate.domain.low
@@ -146,7 +163,7 @@ def _legend(chunk: int, shown: str) -> str:
     cell = "one row and column" if scale == 1 else f"{scale} rows and columns"
     marks = {
         "A": "equal letters side by side are one block",
-        "=": "`=` is a block that holds its diagonal, with its anchor before its first row",
+        "=": "`=` is a block on the diagonal, with its anchor before its first row",
         "o": "`o` is taken one diagonal at a time",
         "*": "`*` holds blocks smaller than a cell, and the diagonal",
         "\\": "`\\` is the diagonal",

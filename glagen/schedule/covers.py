@@ -19,8 +19,8 @@ STEEP_LIMIT = 2.75
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """`parts` in order: (kind of ir.kernel.Blocks, leaf size). The diagonal is elementwise, unless rows find their
-    depth (see ir.kernel.Depth)."""
+    """`parts` in order: (kind of ir.kernel.Blocks, leaf size). The diagonal has no decay; it is in none of them, but
+    for rows that find their depth (see ir.kernel.Depth) and take scores."""
 
     name: str
     parts: tuple[tuple[str, int], ...]

@@ -246,7 +246,7 @@ def since(decay: Decay, before: str = "") -> str:
 
 
 def parts(work: Workspace, gate: str) -> tuple[tuple[str, int], ...]:
-    """The cover's parts; rows that find their depth one by one have two sizes of blocks, with the diagonal in them."""
+    """The cover's parts; rows that find their depth one by one have two sizes of blocks."""
     if not finds_rows(work, gate):
         return work.covers[gate].parts
     chunk = dict(work.covers[gate].parts)["guard"]
@@ -259,7 +259,7 @@ def finds_rows(work: Workspace, gate: str) -> bool:
 
 
 def same(work: Workspace, statement: Contract, kind: str) -> str:
-    """The mask of the pairs of rows in a block."""
+    """The mask of the pairs of rows in a block, of rows that take scores."""
     own = statement.order == "<=" and kind in MARK and not has_own_diagonal(work, statement)
     return "same_or_own" if own else "same"
 
