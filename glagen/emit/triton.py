@@ -11,19 +11,7 @@ from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Operand
 from glagen.ir.expr import Apply, Ref
-from glagen.ir.kernel import (
-    Assign,
-    Blocks,
-    Depth,
-    Dot,
-    Kernel,
-    Line,
-    Load,
-    Loop,
-    RowSum,
-    Store,
-    written,
-)
+from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Kernel, Line, Load, Loop, RowSum, Store, written
 
 ROW_MASKS = {
     "causal": "row[:, None] >= row[None, :]",

@@ -55,11 +55,12 @@ def covers(schedule: Schedule) -> Section:
             )
         )
         blocks.append(Equations((Equation(between, Product(halves)),)))
-        order = "<=" if _reads_own_write(program, name) else "<"
+        own = _reads_own_write(program, name)
+        order = "<=" if own else "<"
         blocks.append(say(f"Its product is then taken block by block; the triangle of all $s {order} t$ is tiled so:"))
         parts = parts_of(schedule, name)
         items = [_part(kind, leaf, schedule.chunk, gate) for kind, leaf in parts]
-        if _reads_own_write(program, name):
+        if own:
             items.append((f"the diagonal, $s = t$, where there is no decay: {_diagonal(gate, parts)}.",))
         blocks.append(Items(tuple(items)))
         if parts == drawn:
