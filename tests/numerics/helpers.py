@@ -76,6 +76,20 @@ def changed_before(
     return [n for n in output_names(document) if not torch.equal(before[n][:, :cut], after[n][:, :cut])]
 
 
+# -- how kernels are arranged, which goes by the room on a GPU ---------------------------------------------------------
+
+
+def keep_on_chip(module: ModuleType) -> None:
+    """The state and its gradient, whatever becomes of chunk states, as for many heads on a GPU."""
+    for function in [n for n in vars(module) if n.startswith("_stays_on_chip")]:  # one a state
+        setattr(module, function, lambda *_: True)
+
+
+def cut_in_pieces(module: ModuleType) -> None:
+    """Sequences, in pieces of one chunk, as if there were room on the GPU for all of them."""
+    module.LONG, module.PIECE, module._multiprocessors = 1, 1, lambda: 10**6
+
+
 # -- states one by one, however many an op has -------------------------------------------------------------------------
 
 

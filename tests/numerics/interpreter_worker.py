@@ -28,7 +28,17 @@ from glagen.variants import shared
 from glagen.verify import MODES, compare, op_results, reference_results, verify
 from tests import strategies
 from tests.numerics.bf16 import rounding
-from tests.numerics.helpers import CPU, changed_before, compiled, document_of, flattened, generated, spec_text
+from tests.numerics.helpers import (
+    CPU,
+    changed_before,
+    compiled,
+    cut_in_pieces,
+    document_of,
+    flattened,
+    generated,
+    keep_on_chip,
+    spec_text,
+)
 
 FP32 = replace(PRECISIONS["fp32"], budget=1e-4)  # parameters' gradients are sums that cancel: see test_properties.py
 CASES = (Case(1, 80, 1, 20, 36), Case(1, 1, 2, 16, 16, state=False), Case(2, 65, 1, 32, 5))
@@ -128,12 +138,6 @@ def told(rows: list[dict]) -> int:
     return 0 if rows and all(row["ok"] for row in rows) else 1
 
 
-def keep_on_chip(module: ModuleType) -> None:
-    """Forwards keep the state on chip whatever becomes of chunk states, as for many heads on a GPU."""
-    for function in [n for n in vars(module) if n.startswith("_stays_on_chip")]:  # one a state
-        setattr(module, function, lambda *_: True)
-
-
 def on_chip(document: Document, module: ModuleType) -> list[dict]:
     """The rows of a forward that keeps the state on chip and saves what enters each chunk; and of a walk back that
     keeps its gradient there, also beside shared heads, of which some are not for it."""
@@ -215,7 +219,7 @@ def in_pieces(name: str) -> list[dict]:
 
     for function in cut:  # one a state
         setattr(module, function, watched(function, getattr(module, function)))
-    module.LONG, module.PIECE, module._multiprocessors = 1, 1, lambda: 1000
+    cut_in_pieces(module)
     report = verify(
         document_of(spec_text(name)),
         module,
@@ -292,9 +296,11 @@ def check_inplace(document: Document, module: ModuleType) -> None:
 def test_the_kernels_are_the_recurrence(text, case, regime, seed):
     """As they come; every other time with sequences that can be cut into pieces, and are; or with the state on chip."""
     document, module = document_of(text), compiled(text)
-    cut = seed % 2 == 1  # chunks of 16 or 32 steps, those of 64 are not
-    case = replace(case, T=64) if cut else case
-    module.LONG, module.PIECE, module._multiprocessors = 1, 1, lambda: 1000 if cut else 0
+    if seed % 2 == 1:  # chunks of 16 or 32 steps, those of 64 are not
+        case = replace(case, T=64)
+        cut_in_pieces(module)
+    else:  # the module of a spec that comes again is the same
+        module._multiprocessors = lambda: 0
     if seed % 4 == 0:
         keep_on_chip(module)
     problem = draw(document, regime, case, seed)

@@ -4,8 +4,10 @@
     compute-sanitizer --tool racecheck python tests/numerics/sanitize.py [NAME ...]
 
 Every op (or those named), forward and backward, with chunk states saved and recomputed: as it is, with packed
-sequences, one of them empty, and with shared heads; and its step, into new states and in place. The extents are tiny
-and odd, for every access is looked at. The results are not: that is what h200.py does.
+sequences, one of them empty, and with shared heads; and its step, into new states and in place. Then as with more heads
+than a GPU has room for: states stay on chip, and programs take chunks in turn; and as with few: sequences in pieces.
+The extents are tiny and odd, for every access is looked at. The results are not: that is what h200.py does. Exits 1 if
+a kernel was never launched.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")  # each tensor on its own: an access past its end is seen
 ROOT = Path(__file__).parents[2]
@@ -30,7 +34,7 @@ from glagen.regimes import Case, Problem, draw  # noqa: E402
 from glagen.tolerances import PRECISIONS, Precision  # noqa: E402
 from glagen.variants import packed, shared  # noqa: E402
 from glagen.verify import MODES, op_results, wide  # noqa: E402
-from tests.numerics.helpers import document_of, generated, spec_text  # noqa: E402
+from tests.numerics.helpers import cut_in_pieces, document_of, generated, keep_on_chip, spec_text  # noqa: E402
 
 CASES = (Case(2, 70, 2, 20, 12), Case(1, 65, 2, 32, 32, state=False), Case(1, 33, 2, 60, 100), Case(1, 20, 2, 11, 13))
 STEPS = 2
@@ -46,33 +50,96 @@ def main() -> int:
     parser.add_argument("--precision", choices=("bf16", "fp32"), help="this one alone")
     options = parser.parse_args()
     device = torch.device(options.device)
+    missed = False
     for name in options.names or sorted(path.stem for path in (ROOT / "generated").glob("*.py")):
-        count = 0
+        count, left = 0, kernels(generated(name))
         cases = CASES if options.case is None else (CASES[options.case],)
         precisions = [options.precision] if options.precision else ["bf16", "fp32"]
-        for call in calls(document_of(spec_text(name)), generated(name), device, cases, precisions):
+        for call in all_calls(name, device, cases, precisions, left):
             call()
             if device.type == "cuda":
                 torch.cuda.synchronize()
             count += 1
-        print(f"{name}: {count} calls", flush=True)
-    return 0
+        print(f"{name}: {count} calls" + "".join(f", {kernel} never launched" for kernel in sorted(left)), flush=True)
+        missed |= bool(left)
+    return int(missed)
+
+
+def kernels(module: ModuleType) -> set[str]:
+    return {name for name in vars(module) if name.endswith("_kernel")}
+
+
+def all_calls(
+    name: str, device: torch.device, cases: Sequence[Case], precisions: Sequence[str], left: set[str]
+) -> Iterator[Call]:
+    """All calls of an op, not yet made; what they launch is no longer `left`."""
+    document = document_of(spec_text(name))
+    for arranged in (as_it_is, with_many_heads, with_few_heads):
+        module = generated(name)
+        module._launch = _noting(module._launch, left)
+        whole = arranged(module)
+        modes = MODES if arranged is as_it_is else ("saved",)
+        extents = [replace(case, T=4 * module.CHUNK) if whole else case for case in cases]
+        yield from calls(document, module, device, extents, precisions, modes)
+        if arranged is as_it_is:
+            yield from step_calls(document, module, device, cases, precisions)
+
+
+def as_it_is(module: ModuleType) -> bool:
+    return False
+
+
+def with_many_heads(module: ModuleType) -> bool:
+    """As if they had no room on the GPU."""
+    keep_on_chip(module)
+    for function in [n for n in vars(module) if n.startswith("_in_turn")]:  # one a state
+        setattr(module, function, lambda *_: 2)
+    return False
+
+
+def with_few_heads(module: ModuleType) -> bool:
+    """As if the GPU had room for a program a chunk. Only whole chunks are cut."""
+    cut_in_pieces(module)
+    return True
+
+
+def _noting(launch: Callable[..., None], left: set[str]) -> Callable[..., None]:
+    def noting(kernel: Any, *arguments: Any, **options: Any) -> None:
+        left.discard(kernel.fn.__name__)
+        launch(kernel, *arguments, **options)
+
+    return noting
 
 
 def calls(
-    document: Document, module: ModuleType, device: torch.device, cases: Sequence[Case], precisions: Sequence[str]
+    document: Document,
+    module: ModuleType,
+    device: torch.device,
+    cases: Sequence[Case],
+    precisions: Sequence[str],
+    modes: Sequence[str],
 ) -> Iterator[Call]:
-    """All calls of an op, not yet made."""
+    """Forward and backward."""
     for case in cases:
         problem = draw(document, "reset", case)
         row, _, ends = packed(document, problem, {})
         few = shared(document, problem)
         assert few is not None
         for precision in (PRECISIONS[name] for name in precisions):
-            for mode in MODES:
+            for mode in modes:
                 for given, cu_seqlens in ((problem, None), (row, ends), (few.call, None)):
                     arguments = (document, module, given, precision, device, mode)
                     yield functools.partial(op_results, *arguments, cu_seqlens=cu_seqlens)
+
+
+def step_calls(
+    document: Document, module: ModuleType, device: torch.device, cases: Sequence[Case], precisions: Sequence[str]
+) -> Iterator[Call]:
+    for case in cases:
+        problem = draw(document, "reset", case)
+        few = shared(document, problem)
+        assert few is not None
+        for precision in (PRECISIONS[name] for name in precisions):
             for given in (problem, few.call):
                 for inplace in (False, True):
                     yield functools.partial(steps, document, module, given, precision, device, inplace)

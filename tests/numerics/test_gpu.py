@@ -7,7 +7,7 @@ import torch
 
 from glagen.regimes import Case, draw
 from glagen.verify import CUDA_CASES, verify
-from tests.numerics.helpers import SPECS, document_of, flattened, generated, spec_text
+from tests.numerics.helpers import SPECS, cut_in_pieces, document_of, flattened, generated, spec_text
 
 pytestmark = [
     pytest.mark.gpu,
@@ -178,9 +178,8 @@ def test_tensors_may_be_on_another_gpu_than_the_current():
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
 def test_sequences_in_pieces(path, precision):
-    """Walked along in pieces of one chunk, as if there were room on the GPU for all of them."""
     document, module = document_of(path.read_text()), generated(path.stem)
-    module.LONG, module.PIECE, module._multiprocessors = 1, 1, lambda: 10**6
+    cut_in_pieces(module)
     cases, regimes = [Case(2, 512, 2, 64, 64)], ["mild", "reset"]
     report = verify(document, module, "cuda", cases=cases, precisions=[precision], regimes=regimes, invariants=False)
     assert not [f"{row}" for row in report.failures]
