@@ -74,41 +74,33 @@ def all_calls(
 ) -> Iterator[Call]:
     """All calls of an op, not yet made; what they launch is no longer `left`."""
     document = document_of(spec_text(name))
-    for arranged in (as_it_is, with_many_heads, with_few_heads):
-        module = generated(name)
-        module._launch = _noting(module._launch, left)
-        whole = arranged(module)
-        modes = MODES if arranged is as_it_is else ("saved",)
-        extents = [replace(case, T=4 * module.CHUNK) if whole else case for case in cases]
-        yield from calls(document, module, device, extents, precisions, modes)
-        if arranged is as_it_is:
-            yield from step_calls(document, module, device, cases, precisions)
+    yield from step_calls(document, _noting(generated(name), left), device, cases, precisions)
+    yield from calls(document, _noting(generated(name), left), device, cases, precisions, MODES)
+    module = _noting(generated(name), left)
+    as_with_many_heads(module)
+    yield from calls(document, module, device, cases, precisions, ("saved",))
+    module = _noting(generated(name), left)
+    cut_in_pieces(module)
+    whole = [replace(case, T=4 * module.CHUNK) for case in cases]  # no others are cut
+    yield from calls(document, module, device, whole, precisions, ("saved",))
 
 
-def as_it_is(module: ModuleType) -> bool:
-    return False
-
-
-def with_many_heads(module: ModuleType) -> bool:
-    """As if they had no room on the GPU."""
+def as_with_many_heads(module: ModuleType) -> None:
+    """More than the GPU has room for."""
     keep_on_chip(module)
     for function in [n for n in vars(module) if n.startswith("_in_turn")]:  # one a state
         setattr(module, function, lambda *_: 2)
-    return False
 
 
-def with_few_heads(module: ModuleType) -> bool:
-    """As if the GPU had room for a program a chunk. Only whole chunks are cut."""
-    cut_in_pieces(module)
-    return True
+def _noting(module: ModuleType, left: set[str]) -> ModuleType:
+    launch = module._launch
 
-
-def _noting(launch: Callable[..., None], left: set[str]) -> Callable[..., None]:
     def noting(kernel: Any, *arguments: Any, **options: Any) -> None:
         left.discard(kernel.fn.__name__)
         launch(kernel, *arguments, **options)
 
-    return noting
+    module._launch = noting
+    return module
 
 
 def calls(
