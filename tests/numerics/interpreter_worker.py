@@ -109,7 +109,7 @@ def main(name: str) -> int:
         rows = [row for spec in PIECES for row in in_pieces(spec)]
         return told(rows)
     if name == "carried":
-        return told([carried(pieces, reverse) for pieces in (1, 8, 20) for reverse in (False, True)])
+        return told([carried(pieces, reverse) for pieces in (1, 2, 8, 9, 16, 20) for reverse in (False, True)])
     if name == "few_rows":
         return told([row for spec in FEW_ROWS for row in of_few_rows(spec)])
     if name == "random":

@@ -5,9 +5,9 @@
 
 Every op (or those named), forward and backward, with chunk states saved and recomputed: as it is, with packed
 sequences, one of them empty, and with shared heads; and its step, into new states and in place. Then as with more heads
-than a GPU has room for: states stay on chip, and programs take chunks in turn; and as with few: sequences in pieces.
-The extents are tiny and odd, for every access is looked at. The results are not: that is what h200.py does. Exits 1 if
-a kernel was never launched.
+than a GPU has room for, where states stay on chip, or programs take chunks in turn; and as with few, where sequences
+are walked along in pieces. The extents are tiny and odd, for every access is looked at. The results are not: that is
+what h200.py does. Exits 1 if a kernel was never launched.
 """
 
 from __future__ import annotations
@@ -76,18 +76,18 @@ def all_calls(
     document = document_of(spec_text(name))
     yield from step_calls(document, _noting(generated(name), left), device, cases, precisions)
     yield from calls(document, _noting(generated(name), left), device, cases, precisions, MODES)
-    module = _noting(generated(name), left)
-    as_with_many_heads(module)
-    yield from calls(document, module, device, cases, precisions, ("saved",))
+    for arrange in (keep_on_chip, take_in_turn):
+        module = _noting(generated(name), left)
+        arrange(module)
+        yield from calls(document, module, device, cases, precisions, ("saved",))
     module = _noting(generated(name), left)
     cut_in_pieces(module)
     whole = [replace(case, T=4 * module.CHUNK) for case in cases]  # no others are cut
     yield from calls(document, module, device, whole, precisions, ("saved",))
 
 
-def as_with_many_heads(module: ModuleType) -> None:
-    """More than the GPU has room for."""
-    keep_on_chip(module)
+def take_in_turn(module: ModuleType) -> None:
+    """Two chunks, in programs that take several of many."""
     for function in [n for n in vars(module) if n.startswith("_in_turn")]:  # one a state
         setattr(module, function, lambda *_: 2)
 
