@@ -21,6 +21,14 @@ from glagen.ir.document import Document
 # Capability"; for gfx942 the 64 KiB of LDS of a compute unit).
 SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 LDS = 64 * 1024
+# What becomes of chunk states, and what a module is to take the GPU for, so that it launches all of its kernels: in
+# memory; on chip; on chip in the walk back as well, if it ever is; in memory, in pieces of a sequence.
+WAYS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("saved", {}),
+    ("recomputed", {}),
+    ("saved", {"_multiprocessors": lambda: 1}),
+    ("saved", {"_multiprocessors": lambda: 10**6, "LONG": 1, "PIECE": 1}),
+)
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
 TYPES = {
     torch.float64: "fp64",
@@ -89,7 +97,7 @@ class Launch:
 def launches(
     module: ModuleType, document: Document, dtype: torch.dtype, K: int, V: int, capability: int
 ) -> list[Launch]:
-    """What the op launches, forward in both forms and backward: recorded on small CPU tensors, not run."""
+    """What the op launches, forward and backward in each of its ways, and a step: recorded on CPU tensors, not run."""
     from triton.runtime.jit import JITFunction
 
     found: dict[tuple[str, bool | None], Launch] = {}
@@ -97,26 +105,32 @@ def launches(
     def record(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         found.setdefault((self.fn.__name__, options.get("STRONG")), Launch(self, args, options))
 
+    op, step = getattr(module, document.name), getattr(module, f"{document.name}_step")
     sizes = {"t": 2 * module.CHUNK, "i": K, "s": K // 2 + 1, "j": V}
+    scalars = {d.name: 1.0 for d in document.declarations if d.kind == "scalar" and d.default is None}
+    given, start = _zeros(document, sizes, dtype)
     with mock.patch.object(JITFunction, "run", record), _pretend(module, capability):
-        for states in ("saved", "recomputed"):
-            arguments: dict[str, Any] = {}
-            for d in document.declarations:
-                if d.kind == "scalar":
-                    continue
-                lead = [1, sizes["t"], 2] if d.kind == "input" else [2]
-                shape = [*lead, *(sizes[a] for a in d.axes if a != "t")]
-                arguments[d.name] = torch.zeros(shape, dtype=dtype, requires_grad=d.kind in ("input", "parameter"))
-            scalars = {d.name: 1.0 for d in document.declarations if d.kind == "scalar" and d.default is None}
-            starts = tuple(
-                torch.zeros(1, 2, *(sizes[a] for a in state.axes), requires_grad=True) for state in document.states
-            )
-            start = starts if len(starts) > 1 else starts[0]
-            op = getattr(module, document.name)
-            *outputs, last = op(**arguments, **scalars, initial_state=start, output_final_state=True, states=states)
-            outputs += last if isinstance(last, tuple) else [last]
-            torch.autograd.backward(outputs, [torch.zeros_like(o) for o in outputs])
+        for states, gpu in WAYS:
+            with mock.patch.dict(vars(module), gpu):
+                *outputs, last = op(**given, **scalars, initial_state=start, output_final_state=True, states=states)
+                outputs += last if isinstance(last, tuple) else [last]
+                torch.autograd.backward(outputs, [torch.zeros_like(o) for o in outputs])
+        timed = {d.name for d in document.declarations if d.kind == "input"}
+        with torch.no_grad():
+            step(**{n: x[:, 0] if n in timed else x for n, x in given.items()}, **scalars, state=start)
     return list(found.values())
+
+
+def _zeros(document: Document, sizes: dict[str, int], dtype: torch.dtype) -> tuple[dict[str, torch.Tensor], Any]:
+    """Arguments of an op by name, one sequence and two heads; and its initial state, or states."""
+    given = {}
+    for d in document.declarations:
+        if d.kind != "scalar":
+            lead = [1, sizes["t"], 2] if d.kind == "input" else [2]
+            shape = [*lead, *(sizes[a] for a in d.axes if a != "t")]
+            given[d.name] = torch.zeros(shape, dtype=dtype, requires_grad=d.kind in ("input", "parameter"))
+    starts = tuple(torch.zeros(1, 2, *(sizes[a] for a in s.axes), requires_grad=True) for s in document.states)
+    return given, starts if len(starts) > 1 else starts[0]
 
 
 @contextlib.contextmanager

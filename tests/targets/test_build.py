@@ -36,6 +36,7 @@ SAMPLE += [
     ("gla", "sm_90", "bfloat16", 11, 13),
     ("gsa", "sm_90", "bfloat16", 128, 128),
     ("linear_attn", "sm_90", "bfloat16", 128, 128),  # chunks of 64 rows, which wgmma takes
+    ("linear_attn", "sm_90", "bfloat16", 64, 64),  # of which the walk back stays on chip as well
     ("mlstm", "sm_90", "float32", 64, 64),  # states in float64 beside float32
 ]
 ALL = [
@@ -47,7 +48,8 @@ ALL = [
     if (K, V) == (128, 128) or (target, dtype) == ("sm_90", "bfloat16")
 ]
 KERNELS = {"states_kernel", "outputs_kernel", "fused_kernel", "adjoint_states_kernel", "key_gradients_kernel"}
-KERNELS |= {"value_gradients_kernel"}
+KERNELS |= {"value_gradients_kernel", "carry_kernel", "step_kernel"}
+WALK_BACK = "fused_value_gradients_kernel"
 
 
 def built(name: str, target: str, dtype: str, K: int, V: int, folder: Path) -> list[dict]:
@@ -62,12 +64,18 @@ def built(name: str, target: str, dtype: str, K: int, V: int, folder: Path) -> l
 @pytest.mark.parametrize("case", ALL if FULL else SAMPLE, ids=lambda c: "-".join(map(str, c)))
 def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
     pytest.importorskip("triton")
-    name, target, *_ = case
+    name, target, dtype, K, _ = case
     found = built(*case, tmp_path)
-    longest_first = sorted(KERNELS, key=len, reverse=True)
-    assert {next(k for k in longest_first if b["kernel"].endswith(f"_{k}")) for b in found} == KERNELS
-    assert all(b["kernel"].startswith(f"{name}_") for b in found)
+    longest_first = sorted(KERNELS | {WALK_BACK}, key=len, reverse=True)
+    text = (ROOT / "generated" / f"{name}.py").read_text()
+    walks_back = f"def {name}_{WALK_BACK}(" in text and dtype == "bfloat16" and K <= 64
+    expected = KERNELS | {WALK_BACK} if walks_back else KERNELS
+    assert {next(k for k in longest_first if b["kernel"].endswith(f"_{k}")) for b in found} == expected
     for b in found:
+        if b["kernel"] == "_carry_kernel" or b["kernel"].endswith("_step_kernel"):
+            assert not b["mma"] and b["fits"]  # these do not multiply matrices
+            continue
+        assert b["kernel"].startswith(f"{name}_")
         assert b["fits"], f"{b['kernel']} needs {b['shared']} of {b['shared_limit']} bytes"
         assert b["shared"] > 0
         assert not b["fused"], f"{b['kernel']} fuses multiply-adds: copies of a sum may differ (see _config)"
