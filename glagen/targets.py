@@ -115,7 +115,7 @@ def launches(
                 *outputs, last = op(**given, **scalars, initial_state=start, output_final_state=True, states=states)
                 outputs += last if isinstance(last, tuple) else [last]
                 torch.autograd.backward(outputs, [torch.zeros_like(o) for o in outputs])
-        timed = {d.name for d in document.declarations if d.kind == "input"}
+        timed = {d.name for d in document.declarations if d.timed}
         with torch.no_grad():
             step(**{n: x[:, 0] if n in timed else x for n, x in given.items()}, **scalars, state=start)
     return list(found.values())
@@ -126,9 +126,9 @@ def _zeros(document: Document, sizes: dict[str, int], dtype: torch.dtype) -> tup
     given = {}
     for d in document.declarations:
         if d.kind != "scalar":
-            lead = [1, sizes["t"], 2] if d.kind == "input" else [2]
+            lead = [1, sizes["t"], 2] if d.timed else [2]
             shape = [*lead, *(sizes[a] for a in d.axes if a != "t")]
-            given[d.name] = torch.zeros(shape, dtype=dtype, requires_grad=d.kind in ("input", "parameter"))
+            given[d.name] = torch.zeros(shape, dtype=dtype, requires_grad=d.differentiable)
     starts = tuple(torch.zeros(1, 2, *(sizes[a] for a in s.axes), requires_grad=True) for s in document.states)
     return given, starts if len(starts) > 1 else starts[0]
 

@@ -123,7 +123,7 @@ def shared(document: Document, problem: Problem) -> Shared | None:
     if heads == 1:
         return None
     writers = _writers(document)
-    inputs = [d.name for d in document.declarations if d.kind == "input"]
+    inputs = [d.name for d in document.declarations if d.timed]
     state_heads = _part(heads) if any(n not in writers for n in inputs) else heads
     fewest = next(n for n in inputs if n in writers)
     alone = sum(n in writers for n in inputs) == 1  # then the state has no more heads than it
@@ -163,7 +163,7 @@ def _part(n: int) -> int:
 
 
 def _head_axis(d: Declaration) -> int:
-    return 2 if d.kind == "input" else 0
+    return 2 if d.timed else 0
 
 
 def _writers(document: Document) -> set[str]:

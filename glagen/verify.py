@@ -167,9 +167,9 @@ def _differentiate(
     wide: torch.dtype,
     device: torch.device,
 ) -> Results:
-    kinds = {d.name: d.kind for d in document.declarations}
     arguments = _cast(document, problem, dtype, wide, device)
-    wanted = {n: x for n, x in arguments.items() if isinstance(x, Tensor) and kinds[n] in ("input", "parameter")}
+    differentiable = {d.name for d in document.declarations if d.differentiable}
+    wanted = {n: x for n, x in arguments.items() if isinstance(x, Tensor) and n in differentiable}
     leaves = [*wanted.values(), *(x.detach().to(device, wide) for x in problem.initial_states)]
     for x in leaves:
         x.requires_grad_()

@@ -86,8 +86,8 @@ def call(document: Document, workload: Workload, device: torch.device, dtype: to
     for d in document.declarations:
         x = few.arguments[d.name]
         if isinstance(x, Tensor):
-            x = spread(x, d.kind == "input")
-            if d.kind in ("input", "parameter"):
+            x = spread(x, d.timed)
+            if d.differentiable:
                 leaves.append(x.requires_grad_())
         arguments[d.name] = x
     cotangents = tuple(spread(x, True) for x in few.output_cotangents)

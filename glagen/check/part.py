@@ -25,7 +25,7 @@ def part(
 ) -> Recurrence:
     """The recurrence of `state`, whose axes of keys and values are `sides`, with its reads as outputs.
 
-    Where the state lacks one of them it is one column wide, and what is written there is `one`, an input of ones.
+    Where the state lacks one of them it is one column wide, and what is written there is `one`, a constant of ones.
     """
     key, value = sides
     own = tuple(index.axis for index in equation.target.indices)
@@ -47,7 +47,7 @@ def part(
             declarations.append(Declaration(name, "input", _axes(axes, called), domain, None, "", equation.span))
     if one in used:
         axes = ("t", "j") if key in own else ("t", "i")
-        declarations.append(Declaration(one, "input", axes, None, None, "", equation.span))
+        declarations.append(Declaration(one, "constant", axes, None, None, "", equation.span))
     return Recurrence(
         name=f"{document.name}_{state.name}",
         doc=document.doc,

@@ -86,7 +86,7 @@ def adjoint(program: ChunkProgram) -> ChunkProgram:
     bwd = _Backward(
         program,
         Names(taken),
-        constant=frozenset(d.name for d in rec.declarations if d.kind in ("constant", "scalar")),
+        constant=frozenset(d.name for d in rec.declarations if not d.differentiable),
         inputs=frozenset(d.name for d in rec.declarations),
     )
     cotangents = []
@@ -105,9 +105,7 @@ def adjoint(program: ChunkProgram) -> ChunkProgram:
             case _:
                 raise InternalError(f"no adjoint for {statement!r}")
     gradients = tuple(
-        InputGradient(d.name, tuple(bwd.parts.get(d.name, ())))
-        for d in rec.declarations
-        if d.kind in ("input", "parameter")
+        InputGradient(d.name, tuple(bwd.parts.get(d.name, ()))) for d in rec.declarations if d.differentiable
     )
     return replace(program, backward=_needed(bwd, gradients), gradients=gradients, cotangents=tuple(cotangents))
 

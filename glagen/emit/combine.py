@@ -103,7 +103,7 @@ class Stage:
     @property
     def timed(self) -> Declaration:
         """An input with no more heads than the results have."""
-        inputs = [d for d in self.composite.declarations if d.kind == "input"]
+        inputs = [d for d in self.composite.declarations if d.timed]
         return next(d for d in inputs if self.heads == "M" or d.name in self.composite.written)
 
     def like(self, value: Value) -> str:

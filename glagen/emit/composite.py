@@ -274,9 +274,7 @@ class _Steps:
         for d in differentiable(part):
             gradient = f"d{d.name}_{state}_part"
             gradients.append(gradient)
-            needs.append(
-                f"needs[{all_needs.index(d.name)}]" if d.name in all_needs else str(d.name != self.composite.one)
-            )
+            needs.append(f"needs[{all_needs.index(d.name)}]" if d.name in all_needs else "True")
             if d.name in self.declared and self.is_spread(part, d.name):
                 axis = head_axis(d)
                 gradient = f"_over_heads({gradient}, {axis}, {identifier(d.name)}.shape[{axis}])"

@@ -20,22 +20,22 @@ LAYOUT = "B, T, H, M, K, V"  # what `_sizes` gives
 
 
 def differentiable(rec: Spec) -> Declarations:
-    return [d for d in rec.declarations if d.kind in ("input", "parameter")]
+    return [d for d in rec.declarations if d.differentiable]
 
 
 def fixed(rec: Spec) -> Declarations:
-    return [d for d in rec.declarations if d.kind in ("constant", "scalar")]
+    return [d for d in rec.declarations if not d.differentiable]
 
 
 def lead(rec: Spec) -> Declaration:
     """The input that B, T, H, the type and the device are read from."""
-    return next(d for d in rec.declarations if d.kind == "input")
+    return next(d for d in rec.declarations if d.timed)
 
 
 def sized(rec: Spec, step: bool = False) -> list[str]:
     """The tensors that B, T, the heads, K and V are read from: all inputs, and what else K or V takes. A step's have no
     T, and get one."""
-    names = [d.name for d in rec.declarations if d.kind == "input"]
+    names = [d.name for d in rec.declarations if d.timed]
     given = dict.fromkeys((*names, *extents(rec)))
     return [f"{identifier(n)}[:, None]" if step and n in names else identifier(n) for n in given]
 
@@ -76,7 +76,7 @@ def heads_of(d: Declaration) -> str:
 
 
 def head_axis(d: Declaration) -> int | None:
-    return {"input": 2, "scalar": None}.get(d.kind, 0)
+    return None if d.kind == "scalar" else 2 if d.timed else 0
 
 
 def ordered(rec: Spec) -> Declarations:
@@ -89,7 +89,7 @@ def arguments(program: ChunkProgram) -> list[str]:
 
 
 def layout(d: Declaration) -> str:
-    return ("BTH" if d.kind == "input" else "H") + "".join(EXTENT[a] for a in d.axes if a != "t")
+    return ("BTH" if d.timed else "H") + "".join(EXTENT[a] for a in d.axes if a != "t")
 
 
 def interface(program: ChunkProgram) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def checks(rec: Spec) -> dict[str, Any]:
     """What arguments are compared to: everything that templates/checks.py.j2 asks for."""
     key, value = map(identifier, extents(rec))
     tensors = [d for d in rec.declarations if d.kind != "scalar"]
-    inputs = [d for d in tensors if d.kind == "input"]
+    inputs = [d for d in tensors if d.timed]
     written = [d for d in inputs if d.name in writers(rec)]
     read = [heads_of(d) for d in inputs if d not in written]
     return {
@@ -215,7 +215,7 @@ def texts(rec: Spec) -> dict[str, Any]:
     options = [f"{d.name}=None" for d in optional]
     public = [*(d.name for d in required), *options, "initial_state=None", "output_final_state=False"]
     outs = [f"{o.name} [B, T, H, {EXTENT[o.axes[-1]]}]" for o in rec.outputs]
-    inputs = [d.name for d in rec.declarations if d.kind == "input"]
+    inputs = [d.name for d in rec.declarations if d.timed]
     readers = [n for n in inputs if n not in writers(rec)]
     has_scalars = any(d.kind == "scalar" for d in rec.declarations)
     return {

@@ -238,7 +238,7 @@ def tensor_shape(kind: str, axes: tuple[str, ...]) -> str:
 
 def _twin(schedule: Schedule) -> dict[str, Any]:
     program = schedule.program
-    per_head = frozenset(d.name for d in program.recurrence.declarations if d.kind in ("parameter", "constant"))
+    per_head = frozenset(d.name for d in program.recurrence.declarations if d.kind != "scalar" and not d.timed)
     numbers = frozenset(d.name for d in program.recurrence.declarations if d.kind == "scalar")
     wanted = {
         "twin_forward": frozenset(f"{s.name}_final" for s in program.states),
@@ -270,6 +270,6 @@ def _twin_gradient(program: ChunkProgram, name: str) -> str:
         return f"torch.zeros_like({identifier(name)})"
     total = " + ".join(identifier(p.name) for p in gradient.parts)
     declaration = next(d for d in program.recurrence.declarations if d.name == name)
-    if declaration.kind == "input":
+    if declaration.timed:
         return f"_unchunked({total}, T)"
     return f"({total}).sum((0, 2))"

@@ -36,7 +36,7 @@ def _torch_lines(rec: Recurrence) -> list[str]:
     """Tensors are [B, H, axes], the state [B, H, K, V]."""
     (state,) = rec.states
     name, first = identifier(state.name), identifier(lead(rec).name)
-    tensors = [(identifier(d.name), int(d.kind == "input")) for d in rec.declarations if d.kind != "scalar"]
+    tensors = [(identifier(d.name), int(d.timed)) for d in rec.declarations if d.kind != "scalar"]
     lines = [
         *([] if rec.part_of else [f"dtype = {first}.dtype"]),
         f"wide = torch.promote_types({first}.dtype, torch.float32)",
@@ -132,7 +132,7 @@ class _StepKernel:
             "tensors": [identifier(d.name) for d in rec.declarations if d.kind != "scalar"],
             "scalars": [identifier(d.name) for d in rec.declarations if d.kind == "scalar" and d.name in used],
             "groups": [
-                (f"GROUP_{d.name}", f"M // {identifier(d.name)}.shape[{1 if d.kind == 'input' else 0}]")
+                (f"GROUP_{d.name}", f"M // {identifier(d.name)}.shape[{1 if d.timed else 0}]")
                 for d in rec.declarations
                 if d.kind != "scalar"
             ],

@@ -30,7 +30,7 @@ class KernelPrinter(KernelStates):
         super().__init__(kernel, program)
         self.chunk = chunk
         # inputs without t: one value per head
-        self.head_inputs = {d.name for d in program.recurrence.declarations if d.kind in ("parameter", "constant")}
+        self.head_inputs = {d.name for d in program.recurrence.declarations if d.kind != "scalar" and not d.timed}
         self.float32 = set(kernel.sums)  # in memory
         self.states = {n for s in program.states for n in (s.name, s.adjoint_end)}
         self.has_same_bits = kernel.runs_twice and not kernel.of_gradients  # in both runs, where gates are mild

@@ -48,7 +48,7 @@ def combined(composite: Composite) -> Section:
     if any(len(state.axes) == 1 for state in composite.states):
         one = composite.one
         blocks.append(
-            say(f"A state without keys, or without values, is one column wide there, and `{one}` is an input of ones.")
+            say(f"A state without keys, or without values, is one column wide there, and `{one}` holds ones.")
         )
     if any("s" in state.axes for state in composite.states):
         blocks.append(say("What follows calls the axes of each state $i$ and $j$, and their extents $K$ and $V$."))

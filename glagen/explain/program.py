@@ -134,7 +134,7 @@ def _gradient(program: ChunkProgram, gradient: InputGradient) -> Formula | str:
         return "zero"
     total: Formula = gradient.parts[0] if len(gradient.parts) == 1 else Total(gradient.parts)
     declaration = next(d for d in program.recurrence.declarations if d.name == gradient.name)
-    if declaration.kind == "input":
+    if declaration.timed:
         return total
     summed = all("t" in part.indices for part in gradient.parts)  # else over the steps of each chunk already
     return SumOver(("sequences", "t" if summed else "chunks"), total)

@@ -56,7 +56,7 @@ def spec(document: Document, schedule: Schedule) -> Section:
 
 
 def _declaration(d: Declaration) -> tuple[Inline, ...]:
-    lead = ["B", "T", "H"] if d.kind == "input" else ["H"]
+    lead = ["B", "T", "H"] if d.timed else ["H"]
     shape = f"$[{', '.join([*lead, *(EXTENT[a] for a in d.axes if a != 't')])}]$" if d.kind != "scalar" else ""
     meaning: list[str | Quote | Formula] = [Quote(d.doc)] if d.doc else []
     if d.default is not None:

@@ -19,7 +19,8 @@ FEATURES = AXES[1:]
 class Declaration:
     """One entry of `inputs:`.
 
-    An input is [B, T, H, ...] in a call, a parameter or constant [H, ...], a scalar a Python number.
+    An input is [B, T, H, ...] in a call, a parameter or constant [H, ...], a scalar a Python number. (In the parts that
+    a spec of several states is made of, there are constants with steps, too.)
     `default` (scalars) and `value` (constants) are expressions of K, V, H and the 0-based state head h.
     """
 
@@ -30,6 +31,15 @@ class Declaration:
     default: Expr | None  # what a call that omits it gets: `default:` of a scalar, `value:` of a constant
     doc: str
     span: Span
+
+    @property
+    def timed(self) -> bool:
+        """Has it values of its own at each step?"""
+        return "t" in self.axes
+
+    @property
+    def differentiable(self) -> bool:
+        return self.kind in ("input", "parameter")
 
 
 @dataclass(frozen=True, slots=True)

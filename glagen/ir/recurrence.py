@@ -155,9 +155,9 @@ class Composite:
     """Steps in order, recurrences of one state each and what is computed between them; then outputs, pointwise in that.
 
     A part calls the axes of its state i and j. It has keys and values, as any recurrence: where its state lacks one of
-    them, it is as wide as 1 there, and `one`, an input of ones, stands for what is written to it or reads it. A part's
-    outputs are its reads; where other steps refer to them they have the axes of the spec, [t] for a state without
-    values. `read_axes` has those.
+    them, it is as wide as 1 there, and `one`, a constant of ones, stands for what is written to it or reads it. A
+    part's outputs are its reads; where other steps refer to them they have the axes of the spec, [t] for a state
+    without values. `read_axes` has those.
     """
 
     name: str
@@ -167,7 +167,7 @@ class Composite:
     states: tuple[StateDeclaration, ...]
     steps: tuple[Step, ...]
     outputs: tuple[Output, ...]
-    one: str  # the name of the input of ones; not among `declarations`
+    one: str  # the name of the constant of ones; not among `declarations`
     read_axes: Mapping[str, tuple[str, ...]]
     written: frozenset[str]  # declared names and values that states are made of, reads on the way included
 

@@ -7,6 +7,8 @@ import pytest
 from glagen.check import check
 from glagen.derive import derive
 from glagen.ir.chunk import END, START, Carry, Contract, GateGradient, Map, Point, inputs_of
+from glagen.ir.schedule import Options
+from glagen.schedule import schedule
 from tests.mutation.judge import SPECS, document_of
 
 
@@ -84,3 +86,16 @@ def test_the_backward_has_the_adjoints_of_the_forward(program):
     carries = [s for s in program.backward if isinstance(s, Carry)]
     assert [s.reverse for s in carries] == [True] * len(program.states)
     assert not any(isinstance(s, Map) and not s.out.indices for s in program.forward)
+
+
+@pytest.mark.parametrize("name", ["linear_attn_norm", "mlstm"])
+def test_a_normalisers_ones_have_no_gradient(name):
+    """Nor do kernels make one: what a normaliser writes depends on nothing that a call gives on the value side."""
+    spec = check(document_of(name))
+    for part in spec.parts:
+        ones = [d for d in part.declarations if d.name == spec.one]
+        assert all(d.timed and not d.differentiable for d in ones)
+        assert spec.one not in {g.name for g in derive(part).gradients}
+    kernels = {part.name: {k.name for k in schedule(derive(part), Options()).kernels} for part in spec.parts}
+    normaliser = next(part.name for part in spec.parts if any(d.name == spec.one for d in part.declarations))
+    assert "key_gradients" in kernels[normaliser] and "value_gradients" not in kernels[normaliser]
