@@ -1,0 +1,49 @@
+"""Values of the Triton dialect's helpers, for test_pointwise.py.
+
+In a process of its own, with TRITON_INTERPRET=1 from the start: Triton reads it when it is imported. Takes a folder
+with the arguments of each helper, HELPER_float32.pt and HELPER_float64.pt, and writes the values in their place.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+import triton
+import triton.language as tl
+
+from tests.numerics.helpers import generated
+
+_expm1 = generated("hgrn2")._expm1
+_log1p = generated("gla_sigmoid")._log1p
+_softplus = generated("gla_sigmoid")._softplus
+
+
+@triton.jit
+def _kernel(x_ptr, y_ptr, COUNT: tl.constexpr, HELPER: tl.constexpr):
+    n = tl.arange(0, COUNT)
+    x = tl.load(x_ptr + n)
+    if HELPER == "_expm1":
+        y = _expm1(x)
+    elif HELPER == "_log1p":
+        y = _log1p(x)
+    else:
+        y = -_softplus(-x) if HELPER == "logsigmoid" else _softplus(x)
+    tl.store(y_ptr + n, y)
+
+
+def main(folder: str) -> int:
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        raise SystemExit("set TRITON_INTERPRET=1")
+    for path in sorted(Path(folder).glob("*.pt")):
+        x = torch.load(path)
+        y = torch.empty_like(x)
+        _kernel[(1,)](x, y, COUNT=len(x), HELPER=path.stem.rsplit("_", 1)[0])
+        torch.save(y, path)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))
