@@ -14,7 +14,7 @@ from glagen.emit.interface import (
     head_axis,
     ordered,
     schemas,
-    sized,
+    sizes_call,
     state_texts,
     texts,
     width,
@@ -50,7 +50,7 @@ def _context(ensemble: Ensemble) -> dict[str, Any]:
         "name": composite.name,
         "op": composite.name,
         "doc": composite.doc or composite.name,
-        "step_sizes": f"_sizes({', '.join(sized(composite, step=True))})",
+        "step_sizes": sizes_call(composite, step=True),
         "one": composite.one if any(len(s.axes) == 1 for s in composite.states) else "",
         "states": [
             {"name": s.name, "layout": _layout(s), "called": f"initial_state[{n}]" if several else "initial_state"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from glagen.emit.pointwise import TORCH, Writer, tidy
@@ -32,17 +33,15 @@ def lead(rec: Spec) -> Declaration:
     return next(d for d in rec.declarations if d.timed)
 
 
-def sized(rec: Spec, step: bool = False) -> list[str]:
-    """The tensors that B, T, the heads, K and V are read from: all inputs, and what else K or V takes. A step's have no
-    T, and get one."""
+def sized(rec: Spec) -> list[str]:
+    """The tensors that B, T, the heads, K and V are read from: all inputs, and what else K or V takes."""
     names = [d.name for d in rec.declarations if d.timed]
-    given = dict.fromkeys((*names, *extents(rec)))
-    return [f"{identifier(n)}[:, None]" if step and n in names else identifier(n) for n in given]
+    return [identifier(n) for n in dict.fromkeys((*names, *extents(rec)))]
 
 
-def sizes_call(rec: Spec) -> str:
-    """The call that gives B, T, heads of the state, heads of the outputs, K, V."""
-    return f"_sizes({', '.join(sized(rec))})"
+def sizes_call(rec: Spec, step: bool = False) -> str:
+    """The call that gives B, T (of a step anything), heads of the state, heads of the outputs, K, V."""
+    return f"_sizes({', '.join([*sized(rec), *['axis=1'] * step])})"
 
 
 def extents(rec: Spec) -> tuple[str, str]:
@@ -139,7 +138,7 @@ def checks(rec: Spec) -> dict[str, Any]:
     tensors = [d for d in rec.declarations if d.kind != "scalar"]
     inputs = [d for d in tensors if d.timed]
     written = [d for d in inputs if d.name in writers(rec)]
-    read = [heads_of(d) for d in inputs if d not in written]
+    heads = {d.name: f"{identifier(d.name)}.shape[axis]" for d in inputs}
     return {
         "first": identifier(lead(rec).name),
         "first_name": lead(rec).name,
@@ -150,8 +149,8 @@ def checks(rec: Spec) -> dict[str, Any]:
         "tensors": [{"name": d.name, "layout": layout(d)} for d in sorted(tensors, key=lambda d: d is not inputs[0])],
         "optional": tuple(d.name for d in tensors if d.default is not None),
         "writers": tuple(writers(rec)),
-        "state_heads": _most([heads_of(d) for d in written]),
-        "output_heads": _most(["H", *read]),
+        "state_heads": _most([heads[d.name] for d in written]),
+        "output_heads": _most(["H", *(heads[d.name] for d in inputs if d not in written)]),
         "domains": "{" + ", ".join(f'"{d.name}": {_bounds(d.domain)}' for d in rec.declarations if d.domain) + "}",
     }
 
@@ -217,11 +216,10 @@ def texts(rec: Spec) -> dict[str, Any]:
     outs = [f"{o.name} [B, T, H, {EXTENT[o.axes[-1]]}]" for o in rec.outputs]
     inputs = [d.name for d in rec.declarations if d.timed]
     readers = [n for n in inputs if n not in writers(rec)]
-    has_scalars = any(d.kind == "scalar" for d in rec.declarations)
     return {
         "public_signature": ", ".join([*public, "cu_seqlens=None", 'states="auto"']),
         "step_signature": ", ".join([*(d.name for d in required), "state=None", *options, "inplace=False"]),
-        "step_defaults": default_lines(rec),
+        "step_defaults": defaults(rec, step=True),
         "argument_docs": [_argument_doc(d) for d in rec.declarations],
         "returned": ", ".join(outs),
         "step_return_doc": ", ".join(f"{o.name} [B, H, {EXTENT[o.axes[-1]]}]" for o in rec.outputs),
@@ -232,7 +230,7 @@ def texts(rec: Spec) -> dict[str, Any]:
         "given": "{" + ", ".join(f'"{d.name}": {d.name}' for d in rec.declarations) + "}",
         "unpacked": ", ".join(identifier(d.name) for d in rec.declarations)
         + ("," if len(rec.declarations) == 1 else ""),
-        "defaults": [f"{LAYOUT} = {sizes_call(rec)}", *default_lines(rec)] if optional or has_scalars else [],
+        "defaults": defaults(rec),
     }
 
 
@@ -245,6 +243,16 @@ def _argument_doc(d: Declaration) -> str:
     per_head = " for head h of H" if d.default else ""
     gradient = " (no gradient)" if d.kind == "constant" else ""
     return f"{d.name}: [{', '.join(layout(d))}]{gradient}{domain}{note}{default}{per_head}."
+
+
+def defaults(rec: Spec, step: bool = False) -> list[str]:
+    """The same after what they take of H, K and V."""
+    lines = default_lines(rec)
+    taken = set(re.findall(r"\w+", "\n".join(lines)))
+    if "H" in taken:
+        return [f"{LAYOUT.replace('T', '_') if step else LAYOUT} = {sizes_call(rec, step)}", *lines]
+    columns = zip(("K", "V"), extents(rec), strict=True)
+    return [*(f"{size} = {identifier(name)}.shape[-1]" for size, name in columns if size in taken), *lines]
 
 
 def default_lines(rec: Spec) -> list[str]:

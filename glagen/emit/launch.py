@@ -34,7 +34,7 @@ def configure(program: ChunkProgram, text: KernelText) -> list[str]:
     if kernel.reduces_heads:
         lines.append(f"GROUP = {_common_group(program, kernel)}")
     if text["runs"]:
-        lines.append(f'RUN = _in_turn("{kernel.name}", K, V, dtype, {" * ".join([*grid, "slots", _own(kernel)])})')
+        lines.append(f"RUN = _in_turn(config, {' * '.join([*grid, 'slots', _own(kernel)])})")
     if kernel.runs_twice:
         lines += [f"programs = {_programs(text)}", "again = torch.empty(programs, dtype=torch.int8, device=device)"]
     elif noted(text):
@@ -63,7 +63,7 @@ def start(program: ChunkProgram, text: KernelText, renamed: dict[str, str]) -> l
         f"    {text['function']}, {'programs' if kernel.runs_twice else _programs(text)}, device,",
         f"    {', '.join(values)},",
         f"    {', '.join(constants)},",
-        f"    {'passes=_guarded(programs), ' * kernel.runs_twice}**config,",
+        f"    {'passes=_guarded(programs), ' * kernel.runs_twice}config=config,",
         ")",
     ]
 
@@ -80,7 +80,7 @@ def _own(kernel: Kernel) -> str:
 
 def _grid(kernel: Kernel) -> list[str]:
     """The blocks of columns that programs share."""
-    return [f'_blocks({EXTENT[a]}, config["BLOCK_{EXTENT[a]}"])' for a in kernel.owned if a not in kernel.whole]
+    return [f"config.blocks_{EXTENT[a]}" for a in kernel.owned if a not in kernel.whole]
 
 
 def _programs(text: KernelText) -> str:
@@ -119,8 +119,7 @@ def remains(gate: GateInfo) -> str:
 def head(program: ChunkProgram) -> list[str]:
     x = identifier(lead(program.recurrence).name)
     return [
-        f"    {LAYOUT} = {sizes_call(program.recurrence)}",
-        "    N, slots, first_slot, place = packing",
+        f"    {LAYOUT}, N, slots, first_slot, place = packing",
         f"    dtype, device = {x}.dtype, {x}.device",
     ]
 
@@ -147,7 +146,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     return [
         f"def _forward_triton({', '.join([*arguments(program), *initials, PACKED, 'states'])}):",
         '    """Outputs, final states, and the states that enter each chunk (empty unless they are to be saved)."""',
-        f"    packing = _packing({PACKED}, *{identifier(lead(program.recurrence).name)}.shape[:2])",
+        f"    packing = _packing({PACKED}, {sizes_call(program.recurrence)})",
         *head(program),
         *indented(
             [
@@ -194,7 +193,7 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
         '    """Gradients of the tensors in order, then of the initial states: those that `needs` asks for, else None.',
         "",
         '    Chunk states that are empty are made again."""',
-        f"    packing = _packing({PACKED}, *{identifier(lead(program.recurrence).name)}.shape[:2])",
+        f"    packing = _packing({PACKED}, {sizes_call(program.recurrence)})",
         *head(program),
         f"    if not {name}.numel():",
         f"        {name}{', _' * len(noted(kernels['states']))} = _states_triton({again})",
@@ -299,7 +298,7 @@ def _buffer(
         return name, f"_new({PACKED}, {source}.shape, {dtype}, device)", name
     split = [a for a in kernel.owned if a not in tensor.axes]
     config = f'_config("{kernel.name}", K, V, dtype)'
-    counts = [f'_blocks({EXTENT[a]}, {config}["BLOCK_{EXTENT[a]}"])' for a in split]
+    counts = [f"{config}.blocks_{EXTENT[a]}" for a in split]
     if tensor.kind == "row_parts":
         extents = ", ".join(["B", "T", heads, *features, *counts])
         return name, f"_new({PACKED}, ({extents}), torch.float32, device)", f"{name}.sum(-1)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from glagen.emit.interface import head_axis, lead, sized
+from glagen.emit.interface import head_axis, lead, sizes_call
 from glagen.emit.memory import BOUND, EXTENT, READS
 from glagen.emit.pointwise import TORCH, TRITON, Writer, spread_triton, tidy
 from glagen.emit.words import identifier
@@ -23,7 +23,7 @@ def step(rec: Recurrence) -> dict[str, Any]:
         "step_lines": _torch_lines(rec),
         "step_results": ", ".join(o if rec.part_of else f"{o}.to(dtype)" for o in outputs),
         "step_outputs": [{"name": o, "extent": EXTENT[x.axes[-1]]} for o, x in zip(outputs, rec.outputs, strict=True)],
-        "step_sizes": f"_sizes({', '.join(sized(rec, step=True))})",
+        "step_sizes": sizes_call(rec, step=True),
         "step_kernel": _StepKernel(rec).print(),
         "step_state": identifier(rec.states[0].name),
     }

@@ -326,6 +326,22 @@ def test_debug_mode_says_which_number_is_wrong(debug):
         ]
 
 
+def test_autograd_takes_part_where_a_gradient_may_be_asked_for(monkeypatch):
+    """And says that there is no derivative in forward mode."""
+    module, calls = load("gla"), []
+    apply = module._Function.apply
+    monkeypatch.setattr(module._Function, "apply", lambda *x: calls.append(1) or apply(*x))
+    x, g = torch.randn(1, 5, 2, 4), torch.zeros(1, 5, 2, 4)
+    o, _ = module.gla(x, x, x, g)
+    assert not calls and not o.requires_grad
+    leaf = x.clone().requires_grad_()
+    assert module.gla(x, leaf, x, g)[0].requires_grad and len(calls) == 1
+    with torch.no_grad():
+        assert not module.gla(x, leaf, x, g)[0].requires_grad and len(calls) == 1
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError):
+        module.gla(torch.autograd.forward_ad.make_dual(x, x), x, x, g)
+
+
 def test_arguments_that_agreed_once_are_still_told_from_others():
     module = load("gla")
     x, g = torch.randn(1, 5, 2, 4), torch.zeros(1, 5, 2, 4)

@@ -24,7 +24,7 @@ class Kernel:
     arg_names = ("x", "scale", "n", "K", "STRONG")
 
     def __init__(self) -> None:
-        self.fn, self.compiled, self.launched = object(), [], []
+        self.fn, self.compiled, self.launched, self.hooked = object(), [], [], []
 
     def __getitem__(self, grid):
         def first(*arguments, **constants):
@@ -38,8 +38,14 @@ class Compiled:
     def __init__(self, kernel: Kernel, number: int) -> None:
         self.kernel, self.number = kernel, number
 
+    function, packed_metadata = "function", "metadata"
+
+    def run(self, x, y, z, stream, function, metadata, of_launch, enter, leave, *arguments):
+        assert (function, metadata, of_launch, enter, leave) == ("function", "metadata", None, None, None)
+        self.kernel.launched.append((self.number, (x, y, z), arguments, stream))
+
     def __getitem__(self, grid):
-        return lambda *arguments, stream: self.kernel.launched.append((self.number, grid, arguments, stream))
+        return lambda *arguments, stream: self.kernel.hooked.append((self.number, grid, arguments, stream))
 
 
 class Driver:
@@ -72,6 +78,43 @@ def test_the_second_launch_asks_triton_nothing(module):
     assert kernel.compiled == [((5,), (NUMBERS, 0.5, 48), constants) for constants in both]
     given = NUMBERS.data_ptr(), 0.5, 48, 64  # Triton asks the driver where a tensor lies
     assert kernel.launched == [(n, (7, 1, 1), (*given, strong), 71) for n, strong in enumerate((False, True))]
+
+
+def test_profilers_are_told_of_launches(module, monkeypatch):
+    """By Triton, which has their hooks."""
+    kernel, hooks = Kernel(), module.triton.knobs.runtime.launch_exit_hook
+    for calls in ([], [], [print], []):
+        monkeypatch.setattr(hooks, "calls", calls)
+        module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
+    launch = (0, (5, 1, 1), (NUMBERS.data_ptr(), 0.5, 48, 64, False), 71)
+    assert kernel.launched == [launch, launch] and kernel.hooked == [launch]
+
+
+def test_configurations_that_are_alike_are_one(module, monkeypatch):
+    """So that few kernels are looked up by them, however many sequences there are."""
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
+
+    def config(K=128, V=128, dtype=torch.bfloat16, walks=None):
+        return module._config("states", K, V, dtype, walks)
+
+    assert config() is config() is config(walks=10**6) is config(walks=10**6 + 1)
+    assert config(walks=1) is config(walks=2) is not config()
+    others = [config(), config(walks=1), config(K=100), config(V=64), config(dtype=torch.float16)]
+    assert len(set(others)) == len({str(dict(x)) for x in others}) == len(others)
+    assert [(x.blocks_K, x.blocks_V) for x in others[:2]] == [(2, 1), (4, 4)]
+    wide = config(V=256)
+    monkeypatch.setitem(module.TILES, "states", ((32, 32), (32, 32), (32, 32), 8, 1))
+    assert config(V=256) is not wide and config(V=256)["num_warps"] == 8
+
+
+def test_kernels_are_built_for_each_configuration(module):
+    """And take its constants in their order."""
+    kernel = Kernel()
+    one, other = (module._config("states", K, 128, torch.bfloat16) for K in (64, 128))
+    for config in (one, other, one):
+        module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, config=config, passes=({"STRONG": False},))
+    assert [constants for *_, constants in kernel.compiled] == [{"STRONG": False, **x} for x in (one, other)]
+    assert kernel.launched == [(0, (5, 1, 1), (NUMBERS.data_ptr(), 0.5, 48, 64, False), 71)]
 
 
 def test_programs_of_the_second_pass_look_after_many(module, monkeypatch):
