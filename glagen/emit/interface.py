@@ -246,7 +246,7 @@ def _argument_doc(d: Declaration) -> str:
 
 
 def defaults(rec: Spec, step: bool = False) -> list[str]:
-    """The same after what they take of H, K and V."""
+    """What `default_lines` gives, after the sizes that it takes."""
     lines = default_lines(rec)
     taken = set(re.findall(r"\w+", "\n".join(lines)))
     if "H" in taken:
