@@ -7,11 +7,15 @@ import re
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from glagen.ir.kernel import WALKS
 from tests.numerics.helpers import generated
 
 pytest.importorskip("triton")
+import triton
+from triton.backends.compiler import GPUTarget
 from triton.runtime.errors import OutOfResources
 
 DEVICE = torch.device("cuda", 1)
@@ -183,6 +187,83 @@ def test_what_it_does_not_is_not(module, alike):
         module._launch(kernel, 1, DEVICE, *arguments, K=64, passes=({"STRONG": False},))
     given = alike[0].data_ptr(), *alike[1:], 64, False
     assert len(kernel.compiled) == 1 and kernel.launched == [(0, (1, 1, 1), given, 71)]
+
+
+class Target(Driver):
+    """A driver of a GPU that is not here, for which Triton decides what to compile."""
+
+    @staticmethod
+    def get_current_device() -> int:
+        return 1
+
+    @staticmethod
+    def get_current_target() -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+
+class Launcher(Compiled):
+    """What Triton takes for a kernel that it compiled: tells how it is called."""
+
+    def __init__(self) -> None:
+        self.calls = []
+
+    def launch_metadata(self, grid, stream, *arguments) -> None:
+        return None
+
+    def run(self, *arguments):
+        self.calls.append(arguments)
+
+
+def known_triton() -> bool:
+    return triton.__version__.startswith(("3.6.", "3.7."))  # as in templates/build.py.j2
+
+
+@triton.jit
+def nothing_kernel(x_ptr, scale, n, missing, K: triton.language.constexpr, STRONG: triton.language.constexpr):
+    """Does nothing."""
+
+
+@pytest.mark.skipif(not known_triton(), reason="another Triton launches by itself")
+def test_triton_itself_launches_so(module, monkeypatch):
+    """`_launch` gives a launcher what Triton gives it, in that order; but tensors as addresses, and no hooks."""
+    launcher = Launcher()
+    monkeypatch.setattr(module.triton.runtime.driver, "_active", Target)
+    monkeypatch.setattr(nothing_kernel, "_do_compile", lambda *_: launcher)
+    for _ in range(2):  # Triton launches the first
+        module._launch(
+            nothing_kernel, 5, DEVICE, NUMBERS, 0.5, 48, None, K=64, passes=({"STRONG": False},), num_warps=4
+        )
+    theirs, ours = launcher.calls
+    (*head, metadata, enter, leave), (x, *rest) = theirs[:9], theirs[9:]
+    assert ours[:6] == tuple(head) and ours[6:9] == (None, None, None) and metadata is None
+    assert x is NUMBERS and ours[9:] == (NUMBERS.data_ptr(), *rest)
+    hooks = module.triton.knobs.runtime
+    assert (enter, leave) == (hooks.launch_enter_hook, hooks.launch_exit_hook) and not enter.calls + leave.calls
+
+
+MEMORY = torch.zeros(96, dtype=torch.int8)
+TENSORS = st.builds(
+    lambda start, dtype: MEMORY[8 * start :][:32].view(dtype),
+    st.integers(0, 8),
+    st.sampled_from([torch.bfloat16, torch.float32, torch.int8, torch.int64]),
+)
+SIZES = st.integers(1, 50) | st.integers(2**31 - 20, 2**31 + 20) | st.integers(0, 2**62)
+
+
+@pytest.mark.skipif(not known_triton(), reason="another Triton looks for itself what it compiled")
+@given(arguments=st.lists(st.none() | TENSORS | SIZES | st.floats(), min_size=30, max_size=60))
+def test_what_is_looked_up_as_alike_is_alike_to_triton(arguments):
+    """Of arguments that `_specialized` does not tell apart, Triton would not compile for one and for another."""
+    module = generated("gla")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton.runtime.driver, "_active", Target)
+        *_, binder = nothing_kernel.create_binder()
+    theirs = {}
+    for x in arguments:
+        kinds, _ = module._specialized([x])
+        _, specialization, _ = binder(x, 0.5, 48, None, K=64, STRONG=False, debug=False)
+        theirs.setdefault(tuple(kinds), set()).add(str(specialization))
+    assert all(len(found) == 1 for found in theirs.values()), theirs
 
 
 @pytest.mark.parametrize("unknown", ["_IS_KNOWN", "device"])
