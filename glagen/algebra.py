@@ -14,7 +14,7 @@ from typing import Any
 import sympy
 
 from glagen.errors import InternalError
-from glagen.ir.expr import Along, Apply, Expr, Number, Ref, apply, number, refs
+from glagen.ir.expr import Along, Apply, Expr, Number, Ref, apply, number, refs, walk
 
 ONE = number(1)
 ZERO = number(0)
@@ -173,7 +173,15 @@ def factor(expr: Expr) -> Expr:
 
 
 def derivative(expr: Expr, by: Ref) -> Expr:
-    """d expr / d by, pointwise: every other reference is held. Kinks follow torch (relu'(0) = 0, ties are shared)."""
+    """d expr / d by, pointwise: every other reference is held. Kinks follow torch (relu'(0) = 0, ties are shared).
+
+    Where a log gate is clamped, what it is of may be 0, and a quotient by that no number: there the slope is 0.
+    """
+    match expr:
+        case Apply(function="clamp", args=(inside,)):
+            slope = derivative(inside, by)
+            if any(isinstance(node, Apply) and node.function == "div" for node in walk(slope)):
+                return apply("passed", inside, slope)
     names = _Names()
     return stable(names.leave(sympy.diff(names.enter(expr), names.enter(by))))
 

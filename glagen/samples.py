@@ -28,7 +28,10 @@ FEATURE_MAPS = (
     "softplus({})",
     "sqrt({} ** 2 + 1)",
 )
-GATES = ("log", "bounded", "linear", "sigmoid", "root", "softplus", "step", "constant", "parameter", "learned")
+GATES = (
+    *("log", "bounded", "linear", "sigmoid", "root", "softplus", "step", "constant", "parameter", "learned"),
+    *("number", "tanh", "capped", "floored"),
+)
 
 
 @dataclass
@@ -80,6 +83,14 @@ def _gate(draft: Draft, kind: str, side: str) -> str:
             return f"exp({draft.declare('w', own, 'kind: parameter, ' + _domain('[-6, 0]'))})"
         case "learned":
             return f"sigmoid({draft.declare('w', own, 'kind: parameter')})"
+        case "number":
+            return "sqrt(0.8)"
+        case "tanh":  # 0 in floating point long before its logarithm is at its bound
+            return f"(0.5 + 0.5 * tanh({draft.declare('x', timed)}))"
+        case "capped":
+            return f"min(1, exp({draft.declare('x', timed)}))"
+        case "floored":
+            return f"max(0.1, sigmoid({draft.declare('x', timed)}))"
         case _:
             raise AssertionError(kind)
 
@@ -143,7 +154,7 @@ def spec(choose: Chooser) -> str:
         weights.append(f"sigmoid({draft.declare('beta', 't')})")
     if choose.number(0, 3) == 0:
         draft.inputs.append("rate: {kind: scalar, default: 0.7}")
-        weights.append("rate")
+        weights.append(choose.one(("rate", "sqrt(2) * tanh(rate)")))
     feature = choose.one(FEATURE_MAPS)
     read_map = choose.one(FEATURE_MAPS)
     key = feature.replace("{}", k)
@@ -157,7 +168,7 @@ def spec(choose: Chooser) -> str:
     when = choose.one(("t", "t-1"))
     query = f"({read_map.replace('{}', q)})"
     if choose.number(0, 1):
-        draft.inputs.append("scale: {kind: scalar, default: K**-0.5}")
+        draft.inputs.append(f"scale: {{kind: scalar, default: {choose.one(('K**-0.5', '1/sqrt(K)'))}}}")
         query = f"scale * {query}"
     out = _output(choose, draft, f"sum(i, {query} * S[{when},i,j])", q, k, v)
     draft.equations.append(f"o[t,j] = {out}")
@@ -181,7 +192,7 @@ COMBINATIONS = (
     "{x} / max(abs({y}), 1)",
     "sigmoid({y}) * {x}",
     "{x} / sqrt(1 + ({y}) ** 2) + {v}",
-    "min({x}, {y})",
+    "min({x}, {y} + 1/7)",  # without it both may be the same number, of which rounding takes either
     "{x} * tanh({y} + sum(i, {q} * {k}))",
 )
 

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any
 
-from glagen.emit.pointwise import TORCH, Writer, tidy
+from glagen.emit.pointwise import PYTHON, TORCH, Writer, tidy
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram
@@ -262,7 +262,8 @@ def default_lines(rec: Spec) -> list[str]:
     for d in rec.declarations:
         name = identifier(d.name)
         if d.default is not None:
-            value = tidy(Writer(TORCH, lambda r: r.name).write(d.default, ()))
+            dialect = PYTHON if d.kind == "scalar" else TORCH
+            value = tidy(Writer(dialect, lambda r: r.name, frozenset("KVH")).write(d.default, ()))
             lines.append(f"if {name} is None:")
             if d.kind == "scalar":
                 lines.append(f"    {name} = {value}")

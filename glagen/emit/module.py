@@ -9,10 +9,10 @@ from typing import Any
 import jinja2
 
 import glagen
+from glagen.emit.helpers import HELPER_NEEDS, TRITON_HELPERS, TWIN_HELPERS
 from glagen.emit.interface import interface, lead
 from glagen.emit.launch import launches
 from glagen.emit.memory import BLOCK, BOUND, EXTENT
-from glagen.emit.pointwise import HELPER_NEEDS, TRITON_HELPERS
 from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.step import step
 from glagen.emit.triton import ROW_MASKS, KernelPrinter
@@ -25,57 +25,6 @@ from glagen.ir.recurrence import Composite, Recurrence
 from glagen.ir.schedule import Growth, Schedule
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
-TWIN_HELPERS = {
-    "_row_sums": '''
-def _row_sums(select, x, axes):
-    """Sums of a tile's rows, over the steps that `select` [CHUNK, CHUNK] gives each row."""
-    select = select.to(x.dtype)
-    return select @ x if axes == 2 else (select @ x[..., None])[..., 0]
-''',
-    "_depths": '''
-def _depths(gate, limit):
-    """How often to halve each chunk until the strongest log gate [B, H, chunks, CHUNK, columns], in all rows of a
-    block, comes to `limit` nats at most."""
-    strongest = -gate.amin((-2, -1), keepdim=True)
-    return sum((rows * strongest > limit).long() for rows in (CHUNK >> n for n in range(CHUNK.bit_length() - 1)))
-''',
-    "_depths_by_row": '''
-def _depths_by_row(gate, since, limit):
-    """The same for what each row reads, by rows up to it: never if its log gates `since` the chunk's start come to
-    `limit` nats at most, twice if the strongest would in a quarter of the chunk, else down to single rows."""
-    strongest = -gate.amin(-1).cummin(-1).values
-    deep = torch.where(strongest * (CHUNK // 4) > limit, CHUNK.bit_length() - 1, 2)
-    return torch.where(-since.amin(-1) > limit, deep, 0)
-''',
-    "_blockwise": '''
-def _blockwise(mask, depths):
-    """A mask [CHUNK, CHUNK] within the blocks of chunks that are halved so often."""
-    block = torch.arange(CHUNK, device=mask.device) // (CHUNK >> depths)
-    return mask & (block.mT == block)
-''',
-    "_per_head": '''
-def _per_head(x):
-    """[H, *] to [1, H, 1, *] in float32 (float64 stays)."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))[None, :, None]
-''',
-    "_clamp": '''
-def _clamp(x):
-    """Log gates, no lower than where their exponential is 0 anyway."""
-    floor = -800.0 if x.dtype == torch.float64 else -128.0
-    return torch.where(x < floor, floor, x)
-''',
-    "_unclamped": '''
-def _unclamped(x):
-    """1 where `_clamp` lets a log gate pass, 0 where it does not."""
-    return (x >= (-800.0 if x.dtype == torch.float64 else -128.0)).to(x.dtype)
-''',
-    "_minimum": '''
-def _minimum(x, y):
-    """The smaller of two, either of which may be a number."""
-    x, y = (torch.as_tensor(z) for z in (x, y))
-    return torch.minimum(x, y.to(x)) if x.dim() else torch.minimum(x.to(y), y)
-''',
-}
 
 
 def emit(schedule: Schedule, digest: str) -> str:

@@ -21,6 +21,7 @@ class Dialect:
     """
 
     functions: dict[str, str]
+    lift: str  # template that makes a tensor of a number {x}, for functions take nothing else
     spread: Callable[[str, Axes, Axes], str]
     keep: str  # template with {mask}, {x} and what is there where the mask does not hold
 
@@ -63,9 +64,22 @@ class Writer:
                 return self.dialect.keep.format(mask=self.write(mask, axes), x=self.write(x, axes), other=other)
             case Apply(function=f, args=args) if f in self.dialect.functions:
                 texts = dict(zip("xy", (self.write(a, axes) for a in args), strict=False))
+                if len(args) == 1 and self.is_number(args[0]):
+                    texts["x"] = self.dialect.lift.format(**texts)
                 return self.dialect.functions[f].format(**texts)
             case _:
                 raise InternalError(f"cannot write {expr!r}")
+
+    def is_number(self, expr: Expr) -> bool:
+        """Is it, as text, arithmetic of Python's numbers?"""
+        match expr:
+            case Number():
+                return True
+            case Ref(name=name):
+                return name in self.numbers
+            case Apply(function=f, args=args):
+                return f in (*SIGNS, "neg", "pow") and all(self.is_number(x) for x in args)
+        return False
 
 
 def tidy(text: str) -> str:
@@ -97,199 +111,6 @@ def spread_torch(text: str, own: Axes, axes: Axes) -> str:
     raise InternalError(f"{text} with axes {own} does not fit {axes}")
 
 
-# Helpers of the Triton dialect that take more than one operation; emitted where used. `_log1p` and `_expm1` say
-# tl.fma, for kernels are compiled to fuse no additions.
-TRITON_HELPERS = {
-    "_sum_rows": '''
-@_jit
-def _sum_rows(select, x, TERMS: tl.constexpr):
-    """select @ x for a 0/1 matrix, x in TERMS bfloat16 terms, or in one if that is what it is: 2 err by 2**-16 of x,
-    3 hold all bits of a float32."""
-    if x.dtype == tl.float64:
-        total = tl.dot(select.to(tl.float64), x, input_precision="ieee")
-    elif x.dtype == BFLOAT16:
-        total = tl.dot(select.to(BFLOAT16), x)
-    else:
-        picked = select.to(BFLOAT16)
-        rest = x.to(tl.float32)
-        total = tl.zeros([select.shape[0], x.shape[1]], dtype=tl.float32)
-        for _ in tl.static_range(TERMS - 1):
-            term = _cut(rest)
-            total += tl.dot(picked, term.to(BFLOAT16))
-            rest = rest - term.to(tl.float32)
-        total += tl.dot(picked, rest.to(BFLOAT16))
-    return total
-''',
-    "_cut": '''
-@_jit
-def _cut(x):
-    """The upper half of a float32's bits, which is a bfloat16: on GPUs that is faster than to round."""
-    return (x.to(tl.uint32, bitcast=True) >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
-''',
-    "_sum_between": '''
-@_jit
-def _sum_between(x, TRANSPOSED: tl.constexpr, BEFORE: tl.constexpr, TERMS: tl.constexpr):
-    """[t, s]: the sum of x over the steps after s through t (BEFORE: before t), 0 without any; TRANSPOSED: [s, t].
-
-    For types with fewer digits a difference of sums from the first step, which errs by 2**-24 of those."""
-    row = tl.arange(0, x.shape[0])
-    t, s = (row[None, :], row[:, None]) if TRANSPOSED else (row[:, None], row[None, :])
-    if TERMS == 2:
-        through = tl.cumsum(x)
-        up_to = through - x if BEFORE else through
-        apart = up_to[None, :] - through[:, None] if TRANSPOSED else up_to[:, None] - through[None, :]
-        total = tl.where(t > s, apart, 0.0)
-    elif TRANSPOSED:
-        steps = tl.where(row[:, None] < t if BEFORE else row[:, None] <= t, x[:, None], 0.0)
-        total = _sum_rows(row[:, None] < row[None, :], steps, TERMS)
-    else:
-        steps = tl.where(row[:, None] > s, x[:, None], 0.0)
-        total = _sum_rows(row[:, None] > row[None, :] if BEFORE else row[:, None] >= row[None, :], steps, TERMS)
-    return total
-''',
-    "_sum_after": '''
-@_jit
-def _sum_after(x, TERMS: tl.constexpr):
-    """Each step's sum of x over all later ones; see _sum_between for TERMS."""
-    if TERMS == 2:
-        total = tl.cumsum(x, reverse=True) - x
-    else:
-        row = tl.arange(0, x.shape[0])
-        total = tl.sum(tl.where(row[:, None] < row[None, :], x[None, :], 0.0), axis=1)
-    return total
-''',
-    "_sum_before": '''
-@_jit
-def _sum_before(x, TERMS: tl.constexpr):
-    """Each step's sum of x over all earlier ones; see _sum_between for TERMS."""
-    if TERMS == 2:
-        total = tl.cumsum(x) - x
-    else:
-        row = tl.arange(0, x.shape[0])
-        total = tl.sum(tl.where(row[:, None] > row[None, :], x[None, :], 0.0), axis=1)
-    return total
-''',
-    "_row_products": '''
-@_jit
-def _row_products(x, y):
-    """tl.sum(x * y, axis=1). Of bfloat16 as dots: threads would take longer to convert all that, and what nothing but
-    dots reads lies in shared memory as dots like it."""
-    return _dots_of_rows(x, y, "ieee") if x.dtype == BFLOAT16 else tl.sum(x.to(tl.float32) * y.to(tl.float32), axis=1)
-''',
-    "_dots_of_rows": '''
-@_jit
-def _dots_of_rows(x, y, PRECISION: tl.constexpr):
-    """The diagonal of x @ y.T, 16 rows at a time. A dot sums in one order, which tl.sum does not: that goes by how
-    Triton lays out a tile, so that the two runs of a kernel would differ in their last bits."""
-    blocks: tl.constexpr = x.shape[0] // 16
-    row = tl.arange(0, 16)
-    diagonal = row[:, None] == row[None, :]
-    y = y.reshape(blocks, 16, y.shape[1]).permute(0, 2, 1)
-    products = tl.dot(x.reshape(blocks, 16, x.shape[1]), y, input_precision=PRECISION)
-    return tl.sum(tl.where(diagonal[None, :, :], products, 0.0), axis=2).reshape(x.shape[0])
-''',
-    "_depth": '''
-@_jit
-def _depth(gate, LIMIT: tl.constexpr):
-    """How often to halve a chunk until the strongest log gate, in all rows of a block, comes to LIMIT nats at most."""
-    strongest = -tl.min(gate.to(tl.float32))
-    depth = 0
-    for n in tl.static_range(0, 16):
-        if (gate.shape[0] >> n) > 1:
-            depth += (strongest * (gate.shape[0] >> n) > LIMIT).to(tl.int32)
-    return depth
-''',
-    "_row_depths": '''
-@_jit
-def _row_depths(gate, since, LIMIT: tl.constexpr, LEVELS: tl.constexpr):
-    """The same for what each row reads, by rows up to it: never if its log gates `since` the chunk's start come to
-    LIMIT nats at most, twice if the strongest would in a quarter of the chunk, else down to single rows."""
-    row = tl.arange(0, gate.shape[0])
-    strongest = -tl.min(gate.to(tl.float32), axis=1)
-    strongest = tl.max(tl.where(row[:, None] >= row[None, :], strongest[None, :], 0.0), axis=1)
-    deep = tl.where(strongest * (gate.shape[0] // 4) > LIMIT, LEVELS, 2)
-    return tl.where(-tl.min(since, axis=1) > LIMIT, deep, 0)
-''',
-    "_in_blocks": '''
-@_jit
-def _in_blocks(mask, depth, STRONG: tl.constexpr):
-    """A mask [CHUNK, CHUNK] within the blocks of a chunk that is halved so often; where it never is, the mask."""
-    if STRONG:
-        block = tl.arange(0, mask.shape[0]) // (mask.shape[0] >> depth)
-        mask = mask & (block[:, None] == block[None, :])
-    return mask
-''',
-    "_exp": '''
-@_jit
-def _exp(x):
-    """e to the x. GPUs have powers of 2; tl.exp adds to one what keeps results below 2**-126, which are 0 here."""
-    return tl.exp(x) if x.dtype == tl.float64 else tl.exp2(x * 1.4426950408889634)
-''',
-    "_grow": '''
-@_jit
-def _grow(x):
-    """e to the -x. The product that makes it a power of 2 is that in `_exp(x)`, of which it is the reciprocal."""
-    return tl.exp(-x) if x.dtype == tl.float64 else tl.exp2(-(x * 1.4426950408889634))
-''',
-    "_shrink": '''
-@_jit
-def _shrink(x):
-    """e to the x, for a decay that meets growths, within bounds that were declared. Where those do not hold, and it
-    would be 0, it is not a number, so that no result is wrong and looks right."""
-    return _exp(x) if x.dtype == tl.float64 else tl.where(x < -87.0, float("nan"), _exp(x))
-''',
-    "_log1p": '''
-@_jit
-def _log1p(x):
-    """log(1 + x) for x in [0, 1], in float64 by Kahan's form. In float32 x times a polynomial that glagen's developers
-    fitted to log(1 + x) / x there (mpmath's Chebyshev fit, 10 terms): it is at most 2e-7 of the result off."""
-    if x.dtype == tl.float64:
-        u = 1.0 + x
-        y = tl.where(u == 1.0, x, tl.log(u) * (x / tl.where(u == 1.0, 1.0, u - 1.0)))
-    else:
-        p = tl.fma(tl.fma(x, -0.003176057, 0.019542526), x, -0.05637361)
-        p = tl.fma(tl.fma(p, x, 0.105436236), x, -0.15269667)
-        p = tl.fma(tl.fma(p, x, 0.19663274), x, -0.24951616)
-        p = tl.fma(tl.fma(p, x, 0.3332971), x, -0.49999893)
-        y = x * tl.fma(p, x, 1.0)
-    return y
-''',
-    "_softplus": """
-@_jit
-def _softplus(x):
-    return tl.where(x < 0.0, 0.0, x) + _log1p(_exp(-tl.abs(x)))
-""",
-    "_expm1": '''
-@_jit
-def _expm1(x):
-    """e to the x, less 1, in float64 by Kahan's form. In float32, within 1/2 of 0, x + x**2 times a polynomial that
-    glagen's developers fitted there (mpmath's Chebyshev fit, 6 terms): it is at most 1e-7 of the result off."""
-    if x.dtype == tl.float64:
-        u = _exp(x)
-        near = tl.where((u == 1.0) | (u == 0.0), 1.0, tl.log(u))
-        y = tl.where(u == 1.0, x, tl.where(tl.abs(x) < 1.0, (u - 1.0) * (x / near), u - 1.0))
-    else:
-        p = tl.fma(tl.fma(x, 0.00019944874, 0.0013982186), x, 0.008333236)
-        p = tl.fma(tl.fma(p, x, 0.041665792), x, 0.16666667)
-        y = tl.where(tl.abs(x) < 0.5, tl.fma(x * x, tl.fma(p, x, 0.5), x), _exp(x) - 1.0)
-    return y
-''',
-    "_power": """
-@_jit
-def _power(x, y):
-    return _exp(y * tl.log(x))
-""",
-}
-HELPER_NEEDS = {
-    "_sum_rows": ("_cut",),
-    "_sum_between": ("_sum_rows", "_cut"),
-    "_row_products": ("_dots_of_rows",),
-    "_softplus": ("_log1p", "_exp"),
-    "_expm1": ("_exp",),
-    "_shrink": ("_exp",),
-    "_power": ("_exp",),
-}
-
 TRITON = Dialect(
     functions={
         "exp": "_exp({x})",
@@ -314,7 +135,9 @@ TRITON = Dialect(
         "sign": "tl.where({x} > 0.0, 1.0, tl.where({x} < 0.0, -1.0, 0.0))",
         "clamp": "tl.where({x} < FLOOR, FLOOR, {x})",
         "unclamped": "tl.where({x} < FLOOR, 0.0, 1.0)",
+        "passed": "tl.where({x} < FLOOR, 0.0, {y})",
     },
+    lift="tl.full([], {x}, tl.float32)",
     spread=spread_triton,
     keep="tl.where({mask}, {x}, {other})",
 )
@@ -343,7 +166,32 @@ TORCH = Dialect(
         "sign": "torch.sign({x})",
         "clamp": "_clamp({x})",
         "unclamped": "_unclamped({x})",
+        "passed": "torch.where(_unclamped({x}) == 0, 0.0, {y})",
     },
+    lift="torch.as_tensor({x}, dtype=torch.float64)",
     spread=spread_torch,
     keep="torch.where({mask}, {x}, {other})",
+)
+
+# Of numbers alone, which stay Python's: no tensor is made, for which torch.compile would have to ask what it holds.
+PYTHON = Dialect(
+    functions={
+        "exp": "math.exp({x})",
+        "log": "math.log({x})",
+        "sigmoid": "(1.0 / (1.0 + math.exp(-({x}))))",
+        "logsigmoid": "-math.log1p(math.exp(-({x})))",
+        "softplus": "math.log1p(math.exp({x}))",
+        "tanh": "math.tanh({x})",
+        "relu": "max(0.0, {x})",
+        "elu": "({x} if {x} > 0.0 else math.expm1({x}))",
+        "silu": "(({x}) / (1.0 + math.exp(-({x}))))",
+        "sqrt": "math.sqrt({x})",
+        "abs": "abs({x})",
+        "min": "min({x}, {y})",
+        "max": "max({x}, {y})",
+        "pow": "({x}) ** ({y})",
+    },
+    lift="{x}",
+    spread=spread_torch,
+    keep="",
 )

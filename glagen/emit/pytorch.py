@@ -83,7 +83,7 @@ class TwinPrinter:
     def _assign(self, line: Assign) -> None:
         axes = full_axes(line)
         value = self.writer.write(line.expr, axes, 1 if line.accumulate else 0)
-        if not refs(line.expr):
+        if all(r.name in self.numbers for r in refs(line.expr)):
             value = (
                 f"torch.full((), {value}, dtype=torch.promote_types({self.lead}.dtype, torch.float32), device=device)"
             )

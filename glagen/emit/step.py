@@ -10,7 +10,7 @@ from glagen.emit.memory import BOUND, EXTENT, READS
 from glagen.emit.pointwise import TORCH, TRITON, Writer, spread_triton, tidy
 from glagen.emit.words import identifier
 from glagen.ir.document import Declaration
-from glagen.ir.expr import Expr, Ref, Sum, free_axes, ref, refs, rewrite, walk
+from glagen.ir.expr import Expr, Ref, Sum, apply, free_axes, ref, refs, rewrite, walk
 from glagen.ir.recurrence import SIDE_AXES, Composite, Read, Recurrence
 
 AT = {"i": "[..., :, None]", "j": "[..., None, :]"}
@@ -47,8 +47,8 @@ def _torch_lines(rec: Recurrence) -> list[str]:
     update = name
     for gate in state.gates:
         axes = SIDE_AXES[gate.side]
-        decay = f"torch.exp({torch_value(rec, gate.log, axes)})"
-        update += f" * {decay}" + (AT[axes[0]] if axes else "[..., None, None]")
+        decay = torch_value(rec, apply("exp", gate.log), axes)
+        update += f" * {decay}" + (AT[axes[0]] if axes else _spread(rec, gate.log))
     for write in state.writes:
         update += tidy(f" + {_torch_tile(rec, write.key, 'i')} * {_torch_tile(rec, write.value, 'j')}")
     lines.append(f"{name} = {update}")
@@ -70,9 +70,13 @@ def _torch_tile(rec: Recurrence, expr: Expr, axis: str) -> str:
     """A row or a column of the state, or one number for all of it."""
     if axis in free_axes(expr):
         return f"({torch_value(rec, expr, (axis,), 2)}){AT[axis]}"
+    return f"({torch_value(rec, expr, (), 2)}){_spread(rec, expr)}"
+
+
+def _spread(rec: Recurrence, expr: Expr) -> str:
+    """What spreads one number of each head over its state; nothing does what all of them share."""
     tensors = {d.name for d in rec.declarations if d.kind != "scalar"}
-    spread = "[..., None, None]" if any(r.name in tensors for r in refs(expr)) else ""
-    return f"({torch_value(rec, expr, (), 2)}){spread}"
+    return "[..., None, None]" if any(r.name in tensors for r in refs(expr)) else ""
 
 
 def torch_value(rec: Recurrence | Composite, expr: Expr, axes: tuple[str, ...], around: int = 0) -> str:
@@ -157,7 +161,7 @@ class _StepKernel:
         update = name
         for gate in state.gates:
             axes = SIDE_AXES[gate.side]
-            decay = TRITON.functions["exp"].format(x=self._write(gate.log, axes))
+            decay = self._write(apply("exp", gate.log), axes)
             update += f" * {spread_triton(decay, axes, ('i', 'j'))}"
         for write in state.writes:
             update += tidy(f" + {self._tile(write.key, 'i')} * {self._tile(write.value, 'j')}")

@@ -13,6 +13,7 @@ MEANING = {
     "clamp": "clamp(x) is x, but never below where exp(x) is 0 in the number type anyway (-128, in float64 -800): "
     "a reset of -inf then never meets another infinity",
     "unclamped": "unclamped(x) is its derivative: 1 above that bound, 0 below",
+    "passed": "passed(x, y) is y above that bound, and 0 below, where y may be 0/0",
     "step": "step(x) is 0, 1/2, 1 for x negative, zero, positive",
     "positive": "positive(x) is 1 for x > 0, else 0",
     "sign": "sign(x) is -1, 0, 1",

@@ -27,12 +27,15 @@ FUNCTIONS: dict[str, int] = {
 # What expressions are made of besides: arithmetic, and functions that stable forms and derivatives need.
 # `expm1(x)` is exp(x) - 1 without cancellation;
 # `step(x)` is 0, 1/2, 1 for x negative, zero, positive; `positive(x)` is 0, 0, 1; `sign(x)` is -1, 0, 1;
-# `clamp(x)` bounds a log gate below where its exponential is 0 in the type at hand, `unclamped(x)` is 1 above, 0 below;
+# `clamp(x)` bounds a log gate below where its exponential is 0 in the type at hand, `unclamped(x)` is 1 above, 0 below,
+# and `passed(x, y)` is y above, 0 below, whatever y is there;
 # `grow(x)` is exp(-x), a growth;
 # `shrink(x)` is exp(x) for decays that growths meet: not a number where it would vanish, and the growth with it.
 OPERATORS: dict[str, int] = {"add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2, "neg": 1}
-DERIVED_FUNCTIONS: dict[str, int] = dict.fromkeys("expm1 step positive sign clamp unclamped grow shrink".split(), 1)  # noqa: SIM905
-ARITY: dict[str, int] = FUNCTIONS | OPERATORS | DERIVED_FUNCTIONS
+DERIVED_FUNCTIONS: dict[str, int] = {
+    **dict.fromkeys(("expm1", "step", "positive", "sign", "clamp", "unclamped", "grow", "shrink"), 1),
+    "passed": 2,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class Ref(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Apply(Expr):
-    """A function or operator of ARITY applied to its arguments."""
+    """A function or operator applied to its arguments."""
 
     function: str
     args: tuple[Expr, ...]

@@ -11,7 +11,7 @@ import mpmath
 import pytest
 import torch
 
-from glagen.emit.pointwise import TRITON_HELPERS
+from glagen.emit.helpers import TRITON_HELPERS
 from tests.numerics.helpers import ROOT
 
 pytest.importorskip("triton")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glagen.emit.blocks import IN_TORCH, opening_text
-from glagen.emit.module import TWIN_HELPERS
+from glagen.emit.helpers import TWIN_HELPERS
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import ref
 from glagen.ir.interval import Interval

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glagen.emit.module import TWIN_HELPERS
-from glagen.emit.pointwise import TRITON_HELPERS
+from glagen.emit.helpers import TRITON_HELPERS, TWIN_HELPERS
 
 TEMPLATES = sorted((Path(__file__).parents[2] / "templates").glob("*.j2"))
 BUDGET = 150  # lines; the interface's docstrings and checks are the longest
