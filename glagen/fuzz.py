@@ -87,7 +87,7 @@ def fuzz(seed: int, count: int, log: Path, say: Callable[[int, int], None]) -> l
 
 def _read(log: Path, seed: int) -> dict[int, Entry]:
     text = log.read_text(encoding="utf-8") if log.is_file() else ""
-    return {entry["number"]: entry for entry in _entries(text) if entry["seed"] == seed}
+    return {entry["number"]: entry for entry in _entries(text) if entry.get("seed") == seed}
 
 
 def _entries(text: str) -> list[Entry]:
@@ -95,7 +95,8 @@ def _entries(text: str) -> list[Entry]:
     entries = []
     for line in text.splitlines():
         with contextlib.suppress(json.JSONDecodeError):
-            entries.append(json.loads(line))
+            entry = json.loads(line)
+            entries += [entry] if isinstance(entry, dict) and {"number", "fault"} <= set(entry) else []
     return entries
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +15,8 @@ from glagen.files import write_text
 from glagen.ir.schedule import Options
 from glagen.parse import read
 from glagen.pipeline import compile_spec
+
+_IMPORTING = threading.RLock()
 
 
 def load(spec: str | os.PathLike[str] | Source, options: Options | None = None) -> ModuleType:
@@ -29,12 +32,13 @@ def load(spec: str | os.PathLike[str] | Source, options: Options | None = None) 
 def import_text(text: str) -> ModuleType:
     """Import a generated module from its text; the same text gives the same module object."""
     key = f"glagen_generated_{checksum(text)}"
-    if key in sys.modules:
-        return sys.modules[key]
-    path = cache_folder() / f"{key}.py"
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        write_text(path, text)
-    return import_path(path, key)
+    with _IMPORTING:  # what another thread is importing is there, but not whole
+        if key in sys.modules:
+            return sys.modules[key]
+        path = cache_folder() / f"{key}.py"
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            write_text(path, text)
+        return import_path(path, key)
 
 
 def import_path(path: Path, name: str) -> ModuleType:
@@ -54,7 +58,7 @@ def import_path(path: Path, name: str) -> ModuleType:
 
 def cache_folder() -> Path:
     """Where modules made by `load` lie."""
-    if "GLAGEN_CACHE" in os.environ:
+    if os.environ.get("GLAGEN_CACHE"):
         return Path(os.environ["GLAGEN_CACHE"])
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "glagen"

@@ -30,6 +30,11 @@ def plan(document: Document, options: Options) -> Schedule | Ensemble:
 
 def _schedule(recurrence: Recurrence, document: Document, options: Options) -> Schedule:
     try:
-        return schedule(derive(recurrence), options)
+        planned = schedule(derive(recurrence), options)
     except UnprovableError as error:
         raise SpecError(document.source, [Diagnostic(error.message, document.chunk_span, error.help)]) from None
+    if (document.subchunk or 1) > planned.chunk:
+        message = f"subchunk {document.subchunk} does not divide {planned.chunk}, the chunk that `auto` chooses here"
+        fault = Diagnostic(message, document.subchunk_span, "choose a smaller power of two, or `auto`")
+        raise SpecError(document.source, [fault])
+    return planned

@@ -11,6 +11,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -133,26 +134,36 @@ def _is_right(source: Source, candidate: Tuned, workload: Workload, device: str)
 
     document, module = parse(source), import_text(compile_spec(source, Options(tuned=(candidate,))))
     case = Case(2, CHUNKS * module.CHUNK + 5, HEADS, workload.K, workload.V)
-    multiprocessors = module._multiprocessors
-    try:
-        vars(module)["_multiprocessors"] = lambda: 0  # so that small extents take it as it is
+    with ExitStack() as changes:
         if candidate.kernel in FASTER_FUSED:
-            vars(module)["_stays_on_chip"] = lambda name, *_: name == candidate.kernel
-        report = verify(
-            document,
-            module,
-            device,
-            cases=[case],
-            precisions=[PRECISION],
-            invariants=False,
-            reference_device="cpu",  # as in jobs.py
-        )
-        vars(module)["_multiprocessors"] = multiprocessors
-        if report.ok:
-            _run(module, document.name, candidate.kernel, call(document, workload, torch.device(device), DTYPE))
-        return report.ok
-    except (RuntimeError, TritonError):  # a tile that this GPU cannot hold, or that Triton cannot compile
-        return False
+            changes.enter_context(_changed(module, _stays_on_chip=lambda name, *_: name == candidate.kernel))
+        try:
+            with _changed(module, _multiprocessors=lambda: 0):  # so that small extents take it as it is
+                report = verify(
+                    document,
+                    module,
+                    device,
+                    cases=[case],
+                    precisions=[PRECISION],
+                    invariants=False,
+                    reference_device="cpu",  # as in jobs.py
+                )
+            if report.ok:
+                _run(module, document.name, candidate.kernel, call(document, workload, torch.device(device), DTYPE))
+            return report.ok
+        except (RuntimeError, TritonError):  # a tile that this GPU cannot hold, or that Triton cannot compile
+            return False
+
+
+@contextmanager
+def _changed(module: ModuleType, **names: Any) -> Iterator[None]:
+    """A module with other functions in the place of its own, for a while: the same text is the same module."""
+    before = {name: vars(module)[name] for name in names}
+    vars(module).update(names)
+    try:
+        yield
+    finally:
+        vars(module).update(before)
 
 
 # -- what is fast ------------------------------------------------------------------------------------------------------
@@ -178,12 +189,12 @@ def _time(source: Source, kernel: str, table: tuple[Tuned, ...], given: Call) ->
         if called is wanted:
             spans.append(stop())
 
-    vars(module)["_launch"], vars(module)["_stays_on_chip"] = launched, lambda name, *_: name == kernel
     totals = []
-    for _ in range(WARM + REPEATS):
-        spans.clear()
-        _run(module, name, kernel, given)
-        totals.append(sum(span() for span in spans))
+    with _changed(module, _launch=launched, _stays_on_chip=lambda name, *_: name == kernel):
+        for _ in range(WARM + REPEATS):
+            spans.clear()
+            _run(module, name, kernel, given)
+            totals.append(sum(span() for span in spans))
     return statistics.median(totals[WARM:])
 
 

@@ -25,7 +25,7 @@ from glagen.cli.options import (
     table_of,
     workloads_of,
 )
-from glagen.emit import is_ours
+from glagen.emit import is_of, is_ours
 from glagen.errors import SpecError
 from glagen.files import write_text
 from glagen.ir.document import Document
@@ -81,8 +81,7 @@ def compile_command(
         if present != text:
             write_text(place, text)
         click.echo(f"{path} -> {place}")
-        _build(text, parse(source), targets)
-        return True
+        return _build(text, parse(source), targets)
 
     each(specs, work)
 
@@ -101,19 +100,23 @@ def _check_targets(targets: tuple[str, ...]) -> None:
         raise click.UsageError(str(error)) from None
 
 
-def _build(text: str, document: Document, targets: tuple[str, ...]) -> None:
-    """Build kernels for head sizes of 128 in bfloat16 and say what they cost."""
+def _build(text: str, document: Document, targets: tuple[str, ...]) -> bool:
+    """Build kernels for head sizes of 128 in bfloat16 and say what they cost; do all fit?"""
     import torch
 
     from glagen.loader import import_text
     from glagen.targets import build
 
+    fits = True
     for target in targets:
         for b in build(import_text(text), document, target, torch.bfloat16, 128, 128):
             click.echo(
                 f"  {target} {b.kernel} {b.dtype} K{b.K} V{b.V}: {b.shared} of {b.shared_limit} bytes shared, "
                 f"{b.registers} registers, {b.spills} bytes spilled, {' '.join(b.mma) or 'no tensor cores'}"
+                f"{'' if b.fits else ': DOES NOT FIT'}"
             )
+            fits = fits and b.fits
+    return fits
 
 
 @main.command()
@@ -188,10 +191,13 @@ def run(spec: Path, device: str | None, output: Path) -> None:
     def work(path: Path) -> bool:
         from glagen.trial import trial
 
-        document = parse(read(path))
+        source = read(path)
+        document = parse(source)
         module = output / f"{document.name}.py"
-        if not module.is_file():
-            click.echo(f"{module}: no such file; `glagen compile {path} -o {output}` writes it", err=True)
+        found = module.read_text(encoding="utf-8") if module.is_file() else None
+        if found is None or not is_of(found, source):
+            state = "no such file" if found is None else f"not compiled from {path} as it is now"
+            click.echo(f"{module}: {state}; `glagen compile {path} -o {output}` writes it", err=True)
             return False
         lines, ok = trial(document, module, place)
         click.echo("\n".join(lines))
@@ -212,7 +218,10 @@ def fuzz(count: int, seed: int, log: Path) -> None:
     def told(done: int, faults: int) -> None:
         click.echo(f"{done} of {count} tried, {faults} with a fault")
 
-    found = tried(seed, count, log, told)
+    try:
+        found = tried(seed, count, log, told)
+    except OSError as error:
+        raise click.UsageError(f"{log}: {error.strerror or error}") from None
     for entry in found:
         click.echo(
             f"\nnumber {entry['number']}, {entry['case']}, gates {entry['regime']}: {entry['fault']}\n{entry['spec']}"
@@ -246,7 +255,11 @@ def bench(spec: Path, device: str | None, names: tuple[str, ...], figure: bool, 
         document, module, where = parse(source), load(source), torch.device(place)
         with progress(False) as say:
             rows = list(benching.bench(document, module, workloads, where, torch.bfloat16, say))
-            first = benching.cold_start(path, module, where) if cold else None
+            try:
+                first = benching.cold_start(path, module, where) if cold else None
+            except RuntimeError as error:
+                click.echo(f"{path}: a first call in a new process failed: {error}", err=True)
+                return False
         Console(width=None if sys.stdout.isatty() else 140).print(benching.table(document.name, rows))
         if first is not None:
             click.echo(f"first forward and backward in a new process, on `small`: {first:.1f} s")
@@ -287,7 +300,7 @@ def tune(specs: tuple[Path, ...], device: str | None, names: tuple[str, ...], jo
                     write_table(output, table)
                     times = f"{x.measured:.3f} ms, the rule's {x.rule:.3f}"
                     click.echo(f"{path} {x.workload} {x.kernel}: {x.configuration}: {times}")
-        except (ValueError, ChildProcessError) as error:
+        except ValueError as error:
             click.echo(f"{path}: {error}", err=True)
             return False
         click.echo(f"{path}: done")

@@ -37,6 +37,9 @@ def each(specs: tuple[Path, ...], work: Callable[[Path], bool]) -> None:
         except SpecError as error:
             click.echo(error.render(), err=True)
             worst = 2
+        except ChildProcessError as error:
+            click.echo(f"{path}: {error}", err=True)
+            worst = max(worst, 1)
         except OSError as error:
             click.echo(f"{error.filename or path}: {error.strerror or error}", err=True)
             worst = 2

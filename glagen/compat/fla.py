@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from glagen.compat.ops import Result, refuse, run
+from glagen.compat.ops import Result, per_head, refuse, run, values_first
 
 # -- no gate -----------------------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ def fused_recurrent_retention(
     **kwargs: Any,
 ) -> Result:
     """As `chunk_retention`, backwards in time or with states [N, H, V, K] if asked."""
-    refuse("fused_recurrent_retention", kwargs)
+    state_v_first = values_first("fused_recurrent_retention", state_v_first, kwargs)
     timed, fixed = {"q": q, "k": k, "v": v}, {"scale": scale}
     return run("retnet", timed, fixed, initial_state, output_final_state, cu_seqlens, reverse, state_v_first)
 
@@ -178,14 +178,14 @@ def fused_recurrent_simple_gla(
     **kwargs: Any,
 ) -> Result:
     """As `chunk_simple_gla`, backwards in time if asked."""
-    refuse("fused_recurrent_simple_gla", kwargs)
+    state_v_first = values_first("fused_recurrent_simple_gla", state_v_first, kwargs)
     timed, fixed = {"q": q, "k": k, "v": v}, {"scale": scale}
     name = "linear_attn"
     if g is not None:
-        name, timed["g"] = "simple_gla", g if g_gamma is None else g + g_gamma.to(g.dtype)
+        name, timed["g"] = "simple_gla", g if g_gamma is None else g + per_head(g_gamma, q)
     elif g_gamma is not None:
         name = "lightning_attn"  # whose decays are any numbers per head
-        fixed["slope"] = -g_gamma.detach()  # type: ignore[assignment]
+        fixed["slope"] = -per_head(g_gamma, q)  # type: ignore[assignment]
     return run(name, timed, fixed, initial_state, output_final_state, cu_seqlens, reverse, state_v_first)
 
 
@@ -239,7 +239,7 @@ def fused_recurrent_gla(
     **kwargs: Any,
 ) -> Result:
     """Log gates per key channel, gk [B, T, H, K], per value channel, gv [B, T, H, V], both, or none."""
-    refuse("fused_recurrent_gla", kwargs)
+    state_v_first = values_first("fused_recurrent_gla", state_v_first, kwargs)
     timed, fixed = {"q": q, "k": k, "v": v}, {"scale": scale}
     if gk is not None and gv is not None:
         name, gates = "gla_kv", {"gk": gk, "gv": gv}
@@ -311,10 +311,12 @@ def chunk_gsa(
 ) -> tuple[Tensor, Any]:
     """Gated slot attention with weights s of its writes and log gates g, both [B, T, H, S].
 
-    States are pairs [N, H, K, S] and [N, H, S, V]. `checkpoint_level` is taken and left alone; g cannot be left out.
+    States are pairs [N, H, K, S] and [N, H, S, V], of None unless asked for. `checkpoint_level` is taken and left
+    alone; g cannot be left out.
     """
     refuse("chunk_gsa", kwargs)
     if g is None:
         raise ValueError("chunk_gsa: without `g` fla computes another op (ABC), which is not offered here")
     timed, fixed = {"q": q, "k": k, "v": v, "s": s, "g": g}, {"scale": scale}
-    return run("gsa_written", timed, fixed, initial_state, output_final_state, cu_seqlens)
+    o, last = run("gsa_written", timed, fixed, initial_state, output_final_state, cu_seqlens)
+    return o, (None, None) if last is None else last

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from glagen.errors import Source
@@ -14,7 +14,9 @@ from glagen.files import packaged
 from glagen.loader import load
 
 Result = tuple[Tensor, Tensor | None]
-LEFT_ALONE = ("chunk_size",)
+LEFT_ALONE = ("chunk_size", "cu_seqlens_cpu")
+FORMER_NAME = "transpose_state_layout"  # of `state_v_first`
+_modules: dict[str, ModuleType] = {}
 # What fla's functions compute where the specs of the papers are something else.
 OWN_SPECS = {
     "linear_attn_normalized": """
@@ -51,22 +53,30 @@ equations:
 }
 
 
-@functools.cache
-def _module(name: str) -> ModuleType:
-    if name in OWN_SPECS:
-        return load(Source(f"{name}.yaml", OWN_SPECS[name]))
-    return load(packaged("specs") / f"{name}.yaml")
-
-
 def _op(name: str) -> Callable[..., Result]:
-    op: Callable[..., Result] = getattr(_module(name), name)
+    if name not in _modules:  # a dict, for torch.compile looks into what functools caches
+        own = Source(f"{name}.yaml", OWN_SPECS[name]) if name in OWN_SPECS else packaged("specs") / f"{name}.yaml"
+        _modules[name] = load(own)
+    op: Callable[..., Result] = getattr(_modules[name], name)
     return op
 
 
 def refuse(function: str, options: dict[str, Any]) -> None:
-    unknown = [name for name in options if name not in LEFT_ALONE]
+    """Raise TypeError for what fla does not take, or for tensors that are not [B, T, H, D]."""
+    unknown = [name for name, x in options.items() if name not in LEFT_ALONE and (name, x) != ("head_first", False)]
     if unknown:
         raise TypeError(f"{function}: unknown argument `{unknown[0]}`; tensors are [B, T, H, D]")
+
+
+def values_first(function: str, state_v_first: bool, options: dict[str, Any]) -> bool:
+    """Are states [N, H, V, K]? Under either name of that argument; all others of `options` are refused."""
+    refuse(function, {name: x for name, x in options.items() if name != FORMER_NAME})
+    return state_v_first or bool(options.get(FORMER_NAME))
+
+
+def per_head(gate: Tensor, beside: Tensor) -> Tensor:
+    """A log gate per head, [H], as the op takes it beside other tensors: without a gradient, in 32 bits or more."""
+    return gate.detach().to(torch.float64 if beside.dtype == torch.float64 else torch.float32)
 
 
 def run(

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from glagen.emit.composite import emit_composite
-from glagen.emit.module import checksum, emit, is_ours
+from glagen.emit.module import checksum, emit, is_of, is_ours
 
-__all__ = ["checksum", "emit", "emit_composite", "is_ours"]
+__all__ = ["checksum", "emit", "emit_composite", "is_of", "is_ours"]

@@ -22,7 +22,7 @@ from glagen.emit.interface import (
 )
 from glagen.emit.link import link
 from glagen.emit.module import certificate_line, module_text, render, twin_helpers, with_header
-from glagen.emit.words import identifier
+from glagen.emit.words import identifier, prose
 from glagen.ir.document import EXTENT, Declaration, StateDeclaration
 from glagen.ir.recurrence import Composite, Maximum, Recurrence
 from glagen.ir.schedule import Ensemble
@@ -49,7 +49,7 @@ def _context(ensemble: Ensemble) -> dict[str, Any]:
     return {
         "name": composite.name,
         "op": composite.name,
-        "doc": composite.doc or composite.name,
+        "doc": prose(composite.doc or composite.name),
         "step_sizes": sizes_call(composite, step=True),
         "one": composite.one if any(len(s.axes) == 1 for s in composite.states) else "",
         "states": [
@@ -215,7 +215,7 @@ class _Steps:
 
     def narrowed(self, part: Recurrence) -> str:
         missing = self.missing(part)
-        return "" if missing is None else f".squeeze({missing})"
+        return "" if missing is None else f".squeeze({missing}).clone()"
 
     def argument(self, part: Recurrence, d: Declaration, axis: int) -> str:
         """What a part is given for a declared name."""

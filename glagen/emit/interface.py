@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from glagen.emit.pointwise import PYTHON, TORCH, Writer, tidy
-from glagen.emit.words import identifier
+from glagen.emit.words import identifier, prose
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.document import EXTENT, Declaration
@@ -166,8 +166,12 @@ def _bounds(domain: Interval) -> str:
 
 
 def _schemas(program: ChunkProgram) -> dict[str, Any]:
-    """What torch.library is told of the op and of its backward."""
-    return schemas(
+    """What torch.library is told of the op, of its backward, and of its step, which may overwrite the state."""
+    outputs = len(program.recurrence.outputs)
+    return {
+        "step_schema": _schema([*_typed(program.recurrence), "Tensor? state"], outputs + 1),
+        "step_into_schema": _schema([*_typed(program.recurrence), "Tensor(a!) state"], outputs),
+    } | schemas(
         program.recurrence,
         initials=[f"{s.name}_initial" for s in program.states],
         kept=["kept"],
@@ -181,8 +185,7 @@ def schemas(
 ) -> dict[str, str]:
     """The schemas of an op that returns outputs, final states and what it keeps, and of its backward, which is given
     that and cotangents of the others."""
-    given = [f"{'float' if d.kind == 'scalar' else 'Tensor'} {identifier(d.name)}" for d in ordered(rec)]
-    given += [*(f"Tensor? {n}" for n in initials), "Tensor? cu_seqlens"]
+    given = [*_typed(rec), *(f"Tensor? {n}" for n in initials), "Tensor? cu_seqlens"]
     back = [*given, *(f"Tensor {n}" for n in (*kept, *cotangents)), *(f"Tensor? {n}" for n in adjoint_finals)]
     returned = len(cotangents) + len(adjoint_finals) + len(kept)
     return {
@@ -191,8 +194,14 @@ def schemas(
     }
 
 
+def _typed(rec: Spec) -> list[str]:
+    """The arguments of an op as schemas have them."""
+    return [f"{'float' if d.kind == 'scalar' else 'Tensor'} {identifier(d.name)}" for d in ordered(rec)]
+
+
 def _schema(given: list[str], returned: int) -> str:
-    return f"({', '.join(given)}) -> ({', '.join(['Tensor'] * returned)})"
+    results = ", ".join(["Tensor"] * returned)
+    return f"({', '.join(given)}) -> {results if returned == 1 else f'({results})'}"
 
 
 def state_texts(*layouts: str) -> dict[str, Any]:
@@ -236,7 +245,7 @@ def texts(rec: Spec) -> dict[str, Any]:
 
 def _argument_doc(d: Declaration) -> str:
     domain = f", in {d.domain}" if d.domain else ""
-    note = f": {d.doc}" if d.doc else ""
+    note = f": {prose(d.doc)}" if d.doc else ""
     default = f"; default {show(d.default)}" if d.default else ""
     if d.kind == "scalar":
         return f"{d.name}: a number{domain}{note}{default}."

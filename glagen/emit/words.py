@@ -17,9 +17,17 @@ WORDS = frozenset(
     BFLOAT16 config device dtype carried ctx args states fused state last outputs results tensors gradients needed
     cotangents named reversed dict any all isinstance initial_state final_state output_final_state cu_seqlens range
     float int max min sum abs len tuple list zip map print pieces wanted LONG PIECE REAL
-    RUN runs narrow number programs turn SHARE TUNED WIDEST MILD NOTES on_chip again each
+    RUN runs narrow number programs turn SHARE TUNED WIDEST MILD NOTES on_chip again each none fits reached later begun
     """.split()  # noqa: SIM905 (a list of words reads better than a hundred strings)
 )
+
+
+def prose(text: str) -> str:
+    """A spec's words as docstrings have them: on one line, and nothing in them ends the string or is an escape."""
+    words = "".join(c if c.isprintable() else " " for c in text).split()
+    line = " ".join(words)
+    escaped = line.replace("\\", "\\\\")
+    return escaped.replace('"', r"\"") if '"""' in line or line.endswith('"') else escaped
 
 
 def identifier(name: str) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 
 from glagen.files import write_text
 
+DTYPES = ("bfloat16", "float16", "float32")
+
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
@@ -78,6 +80,11 @@ def _entry(path: Path, number: int, row: Any) -> Tuned:
     for name in ("K", "V", "block_K", "block_V", "warps", "run"):
         if row[name] < 1 or row[name] & (row[name] - 1):
             raise ValueError(f"{path}: entry {number}: `{name}` is {row[name]}, not a power of two")
+    for name, least in (("stages", 1), ("chunk", 1), ("architecture", 0)):
+        if row[name] < least:
+            raise ValueError(f"{path}: entry {number}: `{name}` is {row[name]}, not {least} or more")
+    if row["dtype"] not in DTYPES:
+        raise ValueError(f"{path}: entry {number}: `dtype` is {row['dtype']!r}, not one of {', '.join(DTYPES)}")
     return Tuned(**row)
 
 

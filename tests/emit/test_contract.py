@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 import torch
 import torch._dynamo.testing
+from torch._subclasses import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from glagen.ir.document import Document
@@ -120,6 +121,63 @@ def test_opcheck(op):
         torch.library.opcheck(module._op, (*values, *initial, ends, "auto"))
 
 
+@contextlib.contextmanager
+def as_if_on_a_gpu(op: Op, monkeypatch):
+    """What is recorded there is recorded, and steps come to the PyTorch form in the place of their kernels."""
+    with monkeypatch.context() as patch:
+        names = [n for n in vars(op.module) if n.startswith("_step_triton")]  # one a state
+        patch.setattr(op.module, "_on_triton", lambda x: True)
+        for name in names:
+            checked = vars(op.module)[name.replace("_triton", "_checked")]
+
+            def on_torch(*given, checked=checked):
+                with monkeypatch.context() as inner:
+                    inner.setattr(op.module, "_on_triton", lambda x: False)
+                    return checked(*given)
+
+            patch.setattr(op.module, name, on_torch)
+        yield
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_steps_compile_whole_where_they_are_kernels(op, inplace, monkeypatch):
+    torch._dynamo.reset()
+    kinds = {d.name: d.kind for d in op.document.declarations}
+    given = {n: x[:, 0] if kinds[n] == "input" else x for n, x in op.tensors.items()}
+    step = getattr(op.module, f"{op.document.name}_step")
+
+    def layer(*states, **given):
+        o, following = step(**given, state=states if len(states) > 1 else states[0], inplace=inplace)
+        return (2.0 * o, *flattened([following]))
+
+    with as_if_on_a_gpu(op, monkeypatch):
+        states = op.states(torch.rand)
+        expected = layer(*(x.clone() for x in states), **given)
+        found = torch.compile(layer, fullgraph=True, backend="aot_eager")(
+            *(again := [x.clone() for x in states]), **given
+        )
+    same(found, expected)
+    for x, y, last in zip(states, again, found[1:], strict=True):
+        assert torch.equal(y, last if inplace else x)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_shapes_may_be_asked_for_without_data(op, packed):
+    """By meta tensors, and by modes that record."""
+    ends = torch.tensor(ENDS) if packed else None
+    expected = op.function(**op.tensors, cu_seqlens=ends, output_final_state=True)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = {n: mode.from_tensor(x) for n, x in op.tensors.items()}
+        recorded = op.function(
+            **fake, cu_seqlens=ends if ends is None else mode.from_tensor(ends), output_final_state=True
+        )
+    meta = {n: x.to("meta") for n, x in op.tensors.items()}
+    shapes = op.function(**meta, cu_seqlens=ends if ends is None else ends.to("meta"), output_final_state=True)
+    for found in (recorded, shapes):
+        for x, y in zip(flattened(found), flattened(expected), strict=True):
+            assert (x.shape, x.dtype) == (y.shape, y.dtype)
+
+
 def test_transforms_of_torch_func(op):
     """torch.func.grad goes through the op, and gives what autograd gives."""
     given = op.arguments()
@@ -191,6 +249,33 @@ def test_packed_sequences_stand_alone(op):
     assert not found[:, ENDS[-1] :].any()
 
 
+def test_what_is_not_a_number_stays_in_its_sequence(op):
+    """With all its gradients: those of the others are what they are without it."""
+    ends = torch.tensor(ENDS)
+    for first, end in ((0, 3), (3, 40)):
+        results = []
+        for spoiled in (False, True):
+            given = op.arguments()
+            for n, x in given.items():
+                if spoiled and x.dim() > 2:
+                    given[n] = x.detach().clone().index_fill_(1, torch.tensor(end - 1), float("nan")).requires_grad_()
+            leaves = [given[n] for n in op.leaves if given[n].dim() > 2]
+            out = flattened(op.function(**given, cu_seqlens=ends, output_final_state=True))
+            gradients = torch.autograd.grad(sum(x.square().sum() for x in out), leaves)
+            rest = [t for t in range(ENDS[-1]) if not first <= t < end]
+            results.append([*(x[:, rest] for x in (out[0], *gradients)), *(x[3:] for x in out[1:])])
+        same(results[1], results[0], 0.0)
+
+
+@pytest.mark.parametrize("ends", [[3, 8], [0, 5, 3], [0, 71], [0, -5]])
+def test_wrong_packing_is_told_by_what_was_compiled(ends):
+    torch._dynamo.reset()
+    op = Op("gla")
+    compiled = torch.compile(op.function, fullgraph=True, backend="aot_eager")
+    with pytest.raises(ValueError, match=r"gla: `cu_seqlens` is \[.*expected 0 and then ends in order"):
+        compiled(**op.tensors, cu_seqlens=torch.tensor(ends))
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "said"),
     [
@@ -228,8 +313,15 @@ def test_heads_that_do_not_divide_are_refused(op):
     for d in op.document.declarations:
         if d.kind == "input":
             three = op.tensors[d.name][:, :, :3]
-            with pytest.raises(ValueError, match=r"has \d heads, expected a number that divides"):
+            with pytest.raises(ValueError, match=r"has \d heads, expected a number that (divides|the \d of the state)"):
                 op.function(**(op.tensors | {d.name: three}))
+
+
+def test_queries_have_heads_for_each_state():
+    op = Op("gla")
+    two = {n: x if n == "q" else x[:, :, :2] for n, x in op.tensors.items()}
+    with pytest.raises(ValueError, match="`q` has 3 heads, expected a number that the 2 of the state divide"):
+        op.function(**(two | {"q": two["q"][:, :, :3]}))
 
 
 def test_more_numbers_a_step_than_a_chunk_can_count_are_refused(op):
@@ -308,6 +400,8 @@ for name, at, x in (("k", (0, 3, 1, 2), float("nan")), ("g", (0, 2, 0, 1), 0.5))
         gla(**(given | {name: spoiled}))
     except ValueError as error:
         print(error)
+    gla(**(given | {name: spoiled}), cu_seqlens=torch.tensor([0, 2]))
+torch.compile(gla, fullgraph=True, backend="aot_eager")(q, k, v, g)
 """
 
 

@@ -117,6 +117,9 @@ def functions(text: str) -> dict[int, set[str]]:
         own = {id(x) for comprehension in inner for x in _bound(comprehension)}
         names = [x.id for x in inner if isinstance(x, ast.Name) and id(x) not in own]
         found[n] = {*names, *(x.arg for x in inner if isinstance(x, ast.arg))}
+    comprehensions = [x for x in ast.walk(ast.parse(text)) if _bound(x)]  # whose own names hide those around them
+    for n, node in enumerate(comprehensions):
+        found[-2 - n] = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
     found[-1] = {x.name for x in ast.parse(text).body if isinstance(x, ast.FunctionDef | ast.ClassDef)}
     return found
 
