@@ -287,7 +287,8 @@ class _Names:
                     return apply("div", ONE, self.leave(sympy.Pow(base, -exponent)))
                 return apply("pow", self.leave(base), self.leave(exponent))
             case sympy.Function():
-                return apply(type(value).__name__, *(self.leave(a) for a in value.args))
+                name = type(value).__name__.lower()  # sympy's own Abs, which it makes of sqrt(x**2), is ours
+                return apply(name, *(self.leave(a) for a in value.args))
             case _:
                 raise InternalError(f"sympy returned {value!r}")
 

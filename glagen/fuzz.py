@@ -66,10 +66,14 @@ def attempt(seed: int, number: int) -> Entry:
 def fuzz(seed: int, count: int, log: Path, say: Callable[[int, int], None]) -> list[Entry]:
     """Try the first `count` numbers that `log` has no line for; the entries with a fault, earlier ones included.
 
-    `say` is told how many are done and how many have a fault.
+    `say` is told how many are done and how many have a fault. Raises ValueError where `log` is something else.
     """
-    entries = _read(log, seed)
-    unfinished = log.is_file() and not log.read_text(encoding="utf-8").endswith("\n")
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    if text.strip() and not _entries(text) and not text.startswith('{"seed"'):  # the first line may have been cut off
+        raise ValueError(f"{log}: not a log of `glagen fuzz`; name another file")
+    log.open("a", encoding="utf-8").close()  # where nothing can be written, that is told first
+    entries = {entry["number"]: entry for entry in _entries(text) if entry.get("seed") == seed}
+    unfinished = text[-1:] not in ("", "\n")
     for batch in _batches([n for n in range(count) if n not in entries]):
         while batch:
             found = _run(seed, batch)
@@ -83,11 +87,6 @@ def fuzz(seed: int, count: int, log: Path, say: Callable[[int, int], None]) -> l
             batch = batch[len(found) :]
             say(len(entries), sum(bool(e["fault"]) for e in entries.values()))
     return [entry for entry in entries.values() if entry["fault"]]
-
-
-def _read(log: Path, seed: int) -> dict[int, Entry]:
-    text = log.read_text(encoding="utf-8") if log.is_file() else ""
-    return {entry["number"]: entry for entry in _entries(text) if entry.get("seed") == seed}
 
 
 def _entries(text: str) -> list[Entry]:

@@ -51,6 +51,26 @@ NUMBERED = {
     "values": NUMBERS.format(gate='g: {axes: [t, j], domain: "[-inf, 0]"}', decay="exp(g[t,j]) * "),
 }
 
+# Functions whose text in a kernel is more than one operation, among others; of numbers alone; of what is near 0.
+FUNCTIONS = tuple(
+    f"""
+name: functions
+inputs:
+  q: [t, i]
+  k: [t, i]
+  v: [t, j]
+  beta: {{kind: scalar, default: 1/sqrt(K)}}
+state: S[i, j]
+equations:
+  - S[t,i,j] = {gate} * S[t-1,i,j] + {key} * v[t,j]
+  - o[t,j] = sum(i, {query} * S[t,i,j])
+"""
+    for gate, key, query in (
+        ("0.5", "k[t,i] ** 5 / silu(1 + k[t,i] ** 2)", "q[t,i] * tanh(beta)"),
+        ("exp(-abs(beta))", "tanh(k[t,i] / 1000)", "q[t,i] ** 1 * (2 + tanh(q[t,i])) ** (-3)"),
+    )
+)
+
 # Both reads divide, and their terms differ in sign; gates as they are given, for a scalar and for a vector.
 DIVISORS = """
 name: divisors

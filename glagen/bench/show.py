@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,3 +66,14 @@ def plot(name: str, rows: Sequence[Measurement], lengths: Sequence[int], path: P
     figure.savefig(path)
     pyplot.close(figure)
     return True
+
+
+def may_replace(results: Path) -> bool:
+    """Is there no such file, or one that `glagen bench` wrote?"""
+    if not results.exists():
+        return True
+    try:
+        found = json.loads(results.read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return isinstance(found, dict) and {"device", "rows"} <= set(found)

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from glagen.check.axes import check_axes
 from glagen.check.domains import Domains, check_domains
-from glagen.check.names import Scope, resolve
+from glagen.check.names import STATE_AXES, Scope, resolve
 from glagen.check.parts import find_parts
 from glagen.check.report import Report
 from glagen.check.roles import find_outputs, find_state
 from glagen.check.substitute import substitute
 from glagen.errors import InternalError, SpecError
 from glagen.ir.document import Document
-from glagen.ir.expr import Expr, Softmax, walk
+from glagen.ir.expr import Along, Expr, Softmax, walk
 from glagen.ir.recurrence import Composite, Recurrence
 
 __all__ = ["check"]
@@ -31,6 +31,8 @@ def check(document: Document) -> Recurrence | Composite:
     """
     report = Report()
     scope = resolve(document, report)
+    if any(state.axes not in STATE_AXES for state in document.states):  # or else all that has them is at fault
+        raise SpecError(document.source, report.diagnostics[:MAX_FAULTS])
     check_axes(scope, report)
     domains = check_domains(scope, report)
     bodies = substitute(scope, report)
@@ -66,6 +68,8 @@ def _recurrence(
         report.fault(f"no output reads `{name}`", document.states[0].span, helped)
     if report.diagnostics or state is None:
         return None
+    if any(isinstance(node, Along) for read in reads for node in walk(read.query)):
+        return None  # a kernel may have a block of the axis, and the sum is needed whole
     return Recurrence(
         name=document.name,
         doc=document.doc,

@@ -49,6 +49,7 @@ def resolve(document: Document, report: Report) -> Scope:
         outputs=(),
     )
     _states(document, report)
+    _gradients(scope, report)
     meant = _unknown(document, scope, report)
     _defaults(document, report)
     _unused(document, scope, meant, report)
@@ -89,6 +90,9 @@ def _states(document: Document, report: Report) -> None:
             report.fault(
                 f"state `{s}` must have axes [i, j], or one or two of i, s and j in order", state.span, helped, s
             )
+        if not any(other.axes for other in document.states):
+            helped = "add a state with axes, which it stabilises; torch.cummax gives a running maximum alone"
+            report.fault("a running maximum alone is no recurrence with keys and values", state.span, helped, s)
         if any(d.name == s for d in document.declarations):
             report.fault(f"`{s}` is an input too", state.span, "give the state another name", s)
         elif any(other.name == s for other in document.states[:n]):
@@ -100,6 +104,16 @@ def _states(document: Document, report: Report) -> None:
             if not state.axes:
                 helped = f"add `{s}[t] = max({s}[t-1] + g[t], x[t])`, say"
             report.fault(f"state `{s}` has no equation", state.span, helped, s)
+
+
+def _gradients(scope: Scope, report: Report) -> None:
+    """Reports names that the gradient of another has."""
+    known = scope.declarations | scope.states | {name: e.target for name, e in scope.equations.items()}
+    for name, place in known.items():
+        other = name.removeprefix("d")
+        if other != name and other in known:
+            message = f"`{name}` is what the gradient of `{other}` is called"
+            report.fault(message, place.span, "choose another name, for either of them", name)
 
 
 def _unknown(document: Document, scope: Scope, report: Report) -> set[str]:

@@ -23,6 +23,7 @@ from glagen.cli.options import (
     each,
     progress,
     table_of,
+    text_of,
     workloads_of,
 )
 from glagen.emit import is_of, is_ours
@@ -64,13 +65,17 @@ def compile_command(
     """Write the module of each SPEC."""
     options = Options(cover, merged(shipped(), table_of(tuned)) if tuned else None)
     _check_targets(targets)
+    made: dict[Path, Path] = {}  # modules, and the specs they are of
 
     def work(path: Path) -> bool:
         source = read(path)
         text = compile_spec(source, options)
         name = parse(source).name
         place = output / f"{name}.py"
-        present = place.read_text(encoding="utf-8") if place.is_file() else None
+        if made.setdefault(place, path) != path:
+            click.echo(f"{path}: its name is `{name}`, like that of {made[place]}: both would be {place}", err=True)
+            return False
+        present = text_of(place)
         if only_check:
             state = "fresh" if present == text else "missing" if present is None else "stale"
             click.echo(f"{place}: {state}")
@@ -194,7 +199,7 @@ def run(spec: Path, device: str | None, output: Path) -> None:
         source = read(path)
         document = parse(source)
         module = output / f"{document.name}.py"
-        found = module.read_text(encoding="utf-8") if module.is_file() else None
+        found = text_of(module)
         if found is None or not is_of(found, source):
             state = "no such file" if found is None else f"not compiled from {path} as it is now"
             click.echo(f"{module}: {state}; `glagen compile {path} -o {output}` writes it", err=True)
@@ -222,6 +227,8 @@ def fuzz(count: int, seed: int, log: Path) -> None:
         found = tried(seed, count, log, told)
     except OSError as error:
         raise click.UsageError(f"{log}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     for entry in found:
         click.echo(
             f"\nnumber {entry['number']}, {entry['case']}, gates {entry['regime']}: {entry['fault']}\n{entry['spec']}"
@@ -253,6 +260,10 @@ def bench(spec: Path, device: str | None, names: tuple[str, ...], figure: bool, 
 
         source = read(path)
         document, module, where = parse(source), load(source), torch.device(place)
+        results = output / f"{document.name}.json"
+        if not benching.may_replace(results):
+            click.echo(f"{results}: not written by `glagen bench`; move it away, or name another folder", err=True)
+            return False
         with progress(False) as say:
             rows = list(benching.bench(document, module, workloads, where, torch.bfloat16, say))
             try:
@@ -265,7 +276,7 @@ def bench(spec: Path, device: str | None, names: tuple[str, ...], figure: bool, 
             click.echo(f"first forward and backward in a new process, on `small`: {first:.1f} s")
         name = torch.cuda.get_device_name(where) if where.type == "cuda" else place
         kept = {"device": name, "torch": torch.__version__, "cold": first, "rows": [row.to_dict() for row in rows]}
-        write_text(output / f"{document.name}.json", json.dumps(kept, indent=1))
+        write_text(results, json.dumps(kept, indent=1))
         if figure and not benching.plot(document.name, rows, [w.T for w in workloads], output / f"{document.name}.png"):
             click.echo("no plot: matplotlib is not installed", err=True)
         return all(row.forward is not None for row in rows if row.contender == "glagen")

@@ -62,6 +62,11 @@ def progress(quiet: bool) -> Any:
     return shown()
 
 
+def text_of(path: Path) -> str | None:
+    """What is in a file, if there is one; what is no text comes out as something that glagen did not write."""
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+
+
 def table_of(path: Path) -> tuple[Tuned, ...]:
     try:
         return read_table(path)
@@ -85,7 +90,7 @@ def device_of(name: str | None) -> str:
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=name)
+        torch.empty(0, device=name).sum().item()
     except (RuntimeError, AssertionError) as error:
         raise click.UsageError(f"device {name!r} is not to be had: {str(error).splitlines()[0]}") from None
     return name

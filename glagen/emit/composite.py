@@ -10,6 +10,7 @@ from glagen.emit.combine import Stage, stages
 from glagen.emit.interface import (
     argument_lists,
     checks,
+    default_lines,
     differentiable,
     head_axis,
     ordered,
@@ -142,7 +143,7 @@ class _Steps:
             "final": self.step(final),
             "backward_steps": backward,
             "totals": [(identifier(d.name), self.total(d.name)) for d in differentiable(self.composite)],
-            "twin_helpers": twin_helpers(lines),
+            "twin_helpers": twin_helpers([*lines, *default_lines(self.composite)]),
         }
 
     def function(self, stage: Stage, cotangents: list[str]) -> dict[str, Any]:

@@ -178,11 +178,28 @@ def _expm1(x):
         y = tl.where(tl.abs(x) < 0.5, tl.fma(x * x, tl.fma(p, x, 0.5), x), _exp(x) - 1.0)
     return y
 ''',
+    "_tanh": '''
+@_jit
+def _tanh(x):
+    """By exp(-2|x|) - 1, so that it has all its digits near 0 as well."""
+    less = _expm1(-2.0 * tl.abs(x))
+    y = -less / (2.0 + less)
+    return tl.where(x < 0.0, -y, y)
+''',
     "_power": """
 @_jit
 def _power(x, y):
     return _exp(y * tl.log(x))
 """,
+    "_whole_power": '''
+@_jit
+def _whole_power(x, N: tl.constexpr):
+    """x to the N, a whole number above 0, whatever the sign of x."""
+    y = x
+    for _ in tl.static_range(N - 1):
+        y = y * x
+    return y
+''',
 }
 HELPER_NEEDS = {
     "_sum_rows": ("_cut",),
@@ -190,6 +207,7 @@ HELPER_NEEDS = {
     "_row_products": ("_dots_of_rows",),
     "_softplus": ("_log1p", "_exp"),
     "_expm1": ("_exp",),
+    "_tanh": ("_expm1", "_exp"),
     "_shrink": ("_exp",),
     "_power": ("_exp",),
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from glagen.errors import InternalError
-from glagen.ir.expr import Apply, Expr, Number, Ref
+from glagen.ir.expr import Apply, Expr, Number, Ref, apply, number
 
 Axes = tuple[str, ...]
 
@@ -59,6 +59,12 @@ class Writer:
                 factor = self.write(x, axes, 3)
                 text = " * ".join([factor] * int(p))
                 return f"({text})" if around > 1 else text
+            case Apply(function="pow", args=(x, Number(value=p))) if p.denominator == 1:
+                if p < 0:
+                    return self.write(apply("div", number(1), apply("pow", x, number(-p))), axes, around)
+                if p < 2:
+                    return self.write(x if p else number(1), axes, around)
+                return self.dialect.functions["whole_power"].format(x=self.write(x, axes), y=int(p))
             case Apply(function="keep", args=(mask, x, *rest)):
                 other = self.write(rest[0], axes) if rest else "0.0"
                 return self.dialect.keep.format(mask=self.write(mask, axes), x=self.write(x, axes), other=other)
@@ -120,16 +126,17 @@ TRITON = Dialect(
         "sigmoid": "tl.sigmoid({x})",
         "logsigmoid": "-_softplus(-({x}))",
         "softplus": "_softplus({x})",
-        "tanh": "(2.0 * tl.sigmoid(2.0 * ({x})) - 1.0)",
+        "tanh": "_tanh({x})",
         "relu": "tl.where({x} < 0.0, 0.0, {x})",
         "elu": "tl.where({x} > 0.0, {x}, _expm1({x}))",
         "expm1": "_expm1({x})",
-        "silu": "({x}) * tl.sigmoid({x})",
+        "silu": "(({x}) * tl.sigmoid({x}))",
         "sqrt": "tl.sqrt({x})",
         "abs": "tl.abs({x})",
         "min": "tl.where({x} > {y}, {y}, {x})",
         "max": "tl.where({x} < {y}, {y}, {x})",
         "pow": "_power({x}, {y})",
+        "whole_power": "_whole_power({x}, {y})",
         "step": "tl.where({x} > 0.0, 1.0, tl.where({x} < 0.0, 0.0, 0.5))",
         "positive": "tl.where({x} > 0.0, 1.0, 0.0)",
         "sign": "tl.where({x} > 0.0, 1.0, tl.where({x} < 0.0, -1.0, 0.0))",
@@ -161,6 +168,7 @@ TORCH = Dialect(
         "min": "_minimum({x}, {y})",
         "max": "-_minimum(-({x}), -({y}))",
         "pow": "({x}) ** ({y})",
+        "whole_power": "({x}) ** {y}",
         "step": "(0.5 * torch.sign({x}) + 0.5)",
         "positive": "({x} > 0).to(({x}).dtype)",
         "sign": "torch.sign({x})",
@@ -190,6 +198,7 @@ PYTHON = Dialect(
         "min": "min({x}, {y})",
         "max": "max({x}, {y})",
         "pow": "({x}) ** ({y})",
+        "whole_power": "({x}) ** {y}",
     },
     lift="{x}",
     spread=spread_torch,

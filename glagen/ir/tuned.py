@@ -63,7 +63,7 @@ def read_table(path: Path) -> tuple[Tuned, ...]:
     """The table in a file. Raises ValueError where it is none, and OSError as the system does."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
     if not isinstance(rows, list):
         raise ValueError(f"{path}: not a list of configurations")

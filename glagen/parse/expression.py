@@ -214,12 +214,12 @@ def _syntax_help(found: str, before: str, head: str, start: str) -> str:
         return "write powers as `**`"
     if found == "=":
         return "an equation has one `=`" if start == "equation" else "write the right-hand side alone"
+    if not found.isascii():
+        return "names are made of the letters a-z and A-Z, digits and `_`; operators are + - * / and `**`"
     if re.fullmatch(r"[\w.(]+", found) and re.fullmatch(r"[\w.)\]]", before):
         return "put an operator between the two; a product is written with `*`"
     if found in ")]" or head.count("(") != head.count(")") or head.count("[") != head.count("]"):
         return "check that the brackets before it match"
-    if not found.isascii():
-        return "names are made of the letters a-z and A-Z, digits and `_`"
     return _FORM
 
 

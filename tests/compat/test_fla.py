@@ -171,6 +171,44 @@ def test_packed():
     agree((o, last), (expected.flatten(0, 1)[None], final))
 
 
+def test_a_gate_per_head_beside_narrow_gates_keeps_its_digits():
+    q, k, v, state = (x.float() for x in tensors())
+    g, gamma = gate(B, T, H).bfloat16(), RETNET.requires_grad_()
+    o, _ = fla.chunk_simple_gla(q, k, v, g=g, g_gamma=gamma)
+    expected, _ = recurrence(
+        q.double(), k.double(), v.double(), 0 * state.double(), gk=(g.double() + RETNET.detach())[..., None]
+    )
+    assert not o.requires_grad and (o - expected).square().mean() < 1e-12 * expected.square().mean()
+
+
+def test_what_fla_takes_is_taken():
+    """Names of old, what only tells how to compute, layouts that tensors have anyway, states that nobody asks for."""
+    q, k, v, state = tensors()
+    g = gate(B, T, H, K)
+    options = {"initial_state": state.mT.contiguous(), "output_final_state": True}
+    found = fla.fused_recurrent_gla(q, k, v, g, transpose_state_layout=True, head_first=False, **options)
+    agree(found, fla.fused_recurrent_gla(q, k, v, g, state_v_first=True, **options))
+    for name in ("retention", "simple_gla"):
+        function = getattr(fla, f"fused_recurrent_{name}")
+        found, expected = (
+            function(q, k, v, **{n: True}, **options) for n in ("transpose_state_layout", "state_v_first")
+        )
+        agree(found, expected)
+    fla.chunk_retention(q, k, v, chunk_size=64, cu_seqlens_cpu=None)
+    fla.chunk_simple_gla(q.float(), k.float(), v.float(), g_gamma=RETNET.detach())
+    o, (first, second) = fla.chunk_gsa(q, k, v, randn(B, T, H, 6).abs(), gate(B, T, H, 6))
+    assert o.shape == v.shape and first is second is None
+
+
+def test_a_layer_that_was_run_compiles_whole():
+    q, k, v, _ = (x.float() for x in tensors())
+    g = gate(B, T, H, K).float()
+    expected, _ = fla.chunk_gla(q, k, v, g)
+    torch._dynamo.reset()
+    found, _ = torch.compile(fla.chunk_gla, fullgraph=True, backend="aot_eager")(q, k, v, g)
+    assert torch.allclose(found, expected)
+
+
 def test_what_is_refused():
     q, k, v, state = tensors()
     with pytest.raises(TypeError, match=r"chunk_retention: unknown argument `head_first`"):

@@ -103,6 +103,12 @@ def main(name: str) -> int:
             rows += verify(document_of(text), module, invariants=False, **given).to_dict()["rows"]
             rows += on_chip(document_of(text), module)
         return told(rows)
+    if name == "functions":
+        given = {"cases": [Case(1, 20, 1, 20, 24)], "precisions": ["fp32"], "regimes": ["mild"], "modes": ["saved"]}
+        reports = [
+            verify(document_of(text), compiled(text), invariants=False, **given) for text in strategies.FUNCTIONS
+        ]
+        return told([row for report in reports for row in report.to_dict()["rows"]])
     if name == "mixed":
         return told([row for spec, gates in MIXED.items() for row in with_exact_gates(spec, gates)])
     if name == "pieces":

@@ -67,6 +67,12 @@ def test_numbers_that_multiply_keys_and_queries():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_functions():
+    """Of several operations within others, of numbers, and near 0."""
+    result = _worker("functions")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_gates_with_more_digits_than_inputs():
     result = _worker("mixed")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]

@@ -46,6 +46,9 @@ def test_the_shipped_table_is_in_order():
         (json.dumps([asdict(ONE), asdict(ONE) | {"warps": "4"}]), "entry 1: `warps` is '4'"),
         (json.dumps([asdict(ONE) | {"stages": True}]), "`stages` is True"),
         (json.dumps([asdict(ONE) | {"block_K": 48}]), "`block_K` is 48, not a power of two"),
+        (json.dumps([asdict(ONE) | {"stages": -3}]), "`stages` is -3, not 1 or more"),
+        (json.dumps([asdict(ONE) | {"dtype": "bflot16"}]), "`dtype` is 'bflot16', not one of bfloat16"),
+        ("[" * 100_000, "not JSON"),
         (json.dumps([asdict(ONE) | {"V": 0}]), "`V` is 0, not a power of two"),
     ],
 )

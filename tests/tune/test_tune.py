@@ -19,8 +19,9 @@ from glagen.cli import main
 from glagen.errors import Source
 from glagen.ir.schedule import Options
 from glagen.ir.tuned import read_table
+from glagen.loader import import_text
 from glagen.parse import parse
-from glagen.pipeline import plan
+from glagen.pipeline import compile_spec, plan
 from tests.numerics.helpers import ROOT, spec_text
 
 TINY = Workload("tiny", 1, 40, 2, 16, 32)
@@ -141,6 +142,21 @@ def test_a_configuration_that_is_wrong_or_cannot_be_launched_is_not_right(planne
     for stand_in in (lambda *_, **__: SimpleNamespace(ok=False), raises):
         monkeypatch.setattr(tuning, "verify", stand_in)
         assert not tuning._is_right(SOURCE, candidate, TINY, "cpu")
+
+
+def test_a_module_is_itself_again_once_it_was_timed(planned, monkeypatch):
+    """The rule's is one for all kernels: what measured one is not there for the next."""
+    module = import_text(compile_spec(SOURCE, Options(tuned=())))
+    before, launched = dict(vars(module)), []
+    monkeypatch.setattr(module, "_launch", lambda called, *_, **__: launched.append(called))
+    monkeypatch.setattr(tuning, "_run", lambda *_: module._launch(module.gla_states_kernel, 1, CPU))
+    stopped = []
+    monkeypatch.setattr(tuning, "stopwatch", lambda device: lambda: stopped.append(device) or (lambda: 1.0))
+    for kernel in ("states", "outputs", "states"):
+        tuning._time(SOURCE, kernel, (), None)
+    times = tuning.WARM + tuning.REPEATS
+    assert len(launched) == 3 * times and len(stopped) == 2 * times
+    assert vars(module)["_stays_on_chip"] is before["_stays_on_chip"]
 
 
 @pytest.mark.parametrize(
