@@ -109,6 +109,8 @@ def main(name: str) -> int:
             verify(document_of(text), compiled(text), invariants=False, **given) for text in strategies.FUNCTIONS
         ]
         return told([row for report in reports for row in report.to_dict()["rows"]])
+    if name == "derivatives":
+        return told([derivatives(spec) for spec in ("gla", "simple_gla", "gsa")])
     if name == "mixed":
         return told([row for spec, gates in MIXED.items() for row in with_exact_gates(spec, gates)])
     if name == "pieces":
@@ -268,6 +270,45 @@ def of_few_rows(name: str) -> list[dict]:
         actual = op_results(document, module, problem, bf16, CPU, "saved")
         rows += compare(document, actual, expected, bf16, ("strong", str(seed), "bf16", "saved"))
     return [{"spec": name, **row} for row in Report(name, "cpu", tuple(rows)).to_dict()["rows"]]
+
+
+def derivatives(name: str) -> dict:
+    """First derivatives by torch.func, and where a second may be asked for, are autograd's; a second one is refused. A
+    step that overwrites a state tells autograd."""
+    document, module = document_of(spec_text(name)), generated(name)
+    problem = draw(document, "mild", Case(1, 20, 2, 16, 16))
+    given = {n: x.float() if isinstance(x, torch.Tensor) else x for n, x in problem.arguments.items()}
+    first = next(d.name for d in document.declarations if d.kind == "input")
+
+    def total(x):
+        return getattr(module, name)(**{**given, first: x})[0].square().sum()
+
+    x = given[first].clone().requires_grad_()
+    (expected,) = torch.autograd.grad(total(x), x)
+    (again,) = torch.autograd.grad(total(x), x, create_graph=True)
+    found = torch.func.grad(total)(x.detach())
+    faults = []
+    for second in (
+        lambda: again.sum().backward(),
+        lambda: torch.func.grad(lambda y: torch.func.grad(total)(y).sum())(x),
+    ):
+        try:
+            second()
+        except RuntimeError as error:
+            faults.append(str(error))
+    states = tuple(x.float().requires_grad_() * 1.0 for x in problem.initial_states)
+    loss = sum(x.square().sum() for x in states)
+    step = {n: x[:, 0] if isinstance(x, torch.Tensor) and x.dim() > 2 else x for n, x in given.items()}
+    with torch.no_grad():
+        getattr(module, f"{name}_step")(**step, state=states if len(states) > 1 else states[0], inplace=True)
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        faults.append(str(error))
+    said = ["double backward needs the PyTorch form"] * 2 + ["modified by an inplace operation"]
+    told_so = len(faults) == 3 and all(a in b for a, b in zip(said, faults, strict=True))
+    same = torch.equal(found, expected) and torch.equal(again, expected)
+    return {"spec": name, "faults": faults, "same": same, "ok": same and told_so}
 
 
 def check_inplace(document: Document, module: ModuleType) -> None:

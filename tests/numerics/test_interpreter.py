@@ -73,6 +73,12 @@ def test_functions():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_derivatives_of_kernels():
+    """The first are had, in every way that torch has to ask for them; the second are refused."""
+    result = _worker("derivatives")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_gates_with_more_digits_than_inputs():
     result = _worker("mixed")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
