@@ -66,7 +66,7 @@ class Linear:
             case Apply(function="mul", args=(x, y)):
                 return self.product(self.terms(x), self.terms(y), expr)
             case Apply(function="div", args=(x, y)):
-                return self.quotient(x, y, expr)
+                return self.quotient(x, y)
             case Apply(function="pow", args=(x, Number(value=n))) if n.denominator == 1 and 1 <= n <= 8:
                 return self.power(self.terms(x), int(n), expr)
             case Apply(function="exp", args=(x,)) if not self.uses_state(x):
@@ -119,7 +119,7 @@ class Linear:
             terms = self.product(terms, base, expr)
         return terms
 
-    def quotient(self, x: Expr, y: Expr, expr: Expr) -> tuple[Term, ...]:
+    def quotient(self, x: Expr, y: Expr) -> tuple[Term, ...]:
         if self.uses_state(y):
             self.fault(
                 f"division by `{self.state}`: the recurrence is not linear in `{self.state}`",

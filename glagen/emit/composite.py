@@ -59,6 +59,7 @@ def _context(ensemble: Ensemble) -> dict[str, Any]:
         ],
         "narrow": dict.fromkeys((s.name for s in composite.states), "")
         | {p.states[0].name: steps.narrowed(p) for p in composite.parts},
+        "widens": any(steps.narrowed(p) for p in composite.parts),
         "maxima": any(isinstance(step, Maximum) for step in composite.steps),
         "widest_fused": ensemble.parts[0].widest_fused,
         **steps.texts(),

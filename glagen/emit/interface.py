@@ -233,7 +233,7 @@ def texts(rec: Spec) -> dict[str, Any]:
         "returned": ", ".join(outs),
         "step_return_doc": ", ".join(f"{o.name} [B, H, {EXTENT[o.axes[-1]]}]" for o in rec.outputs),
         "writer_names": ", ".join(n for n in inputs if n in writers(rec)),
-        "reader_doc": f"If {' or '.join(readers)} has more, groups of them read one state; so many do outputs have."
+        "reader_doc": f"If {' or '.join(readers)} has more, a group of its heads reads each, and outputs have as many."
         if readers
         else "",
         "given": "{" + ", ".join(f'"{d.name}": {d.name}' for d in rec.declarations) + "}",

@@ -113,6 +113,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "doc": prose(rec.doc or rec.name),
         "chunk": schedule.chunk,
         "helpers": _helpers(text),
+        "floor": bool(re.search(r"\bFLOOR\b", text)),
         "kernels": kernels,
         "guarded": any(k.runs_twice for k in schedule.kernels),
         "tiles": [(k.name, k.tiles) for k in schedule.kernels],

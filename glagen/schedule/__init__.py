@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from glagen.ir.chunk import ChunkProgram
-from glagen.ir.schedule import Options, Schedule
 from glagen.schedule.plan import schedule
 
-__all__ = ["ChunkProgram", "Options", "Schedule", "schedule"]
+__all__ = ["schedule"]

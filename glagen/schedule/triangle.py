@@ -67,7 +67,7 @@ def covered_scores(
     find_depth(work, decay)
     for kind, leaf in parts(work, decay.gate):
         if kind == "offsets":
-            lines, fade, moved = offset(work, decay, writer)
+            lines, fade, moved = offset(decay, writer)
             diagonal = f"{out}_offset"
             lines.append(Assign(diagonal, ("t",), times(natural(reader), fade, moved), over=statement.over))
             hit = keep(f"on_offset{mark}", tile(diagonal, "t"), *axes)
@@ -140,7 +140,7 @@ def covered_apply(
         work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), *depth(work, decay.gate)))
 
 
-def offset(work: Workspace, decay: Decay, writer: Operand | None) -> tuple[list[BlockLine], Ref, Ref]:
+def offset(decay: Decay, writer: Operand | None) -> tuple[list[BlockLine], Ref, Ref]:
     """One diagonal of a leaf: the decay over the last `offset` steps, and the writer `offset` steps ago."""
     axes = ("t", *decay.axes)
     before = "_before" if decay.upper.before else ""
@@ -166,13 +166,13 @@ def offset_apply(
     weight = f"{matrix.name}_offset"
     picked = Assign(weight, ("t",), keep(f"on_offset{mark}", matrix, *w_axes), over=("s",))
     if not transposed:
-        lines, fade, moved = offset(work, decay, rows)
+        lines, fade, moved = offset(decay, rows)
         lines.append(picked)
         part = f"{out.name}_part"
         lines.append(Assign(part, axes, times(tile(weight, "t"), fade, moved)))
         lines.append(Assign(out.name, axes, tile(part, *axes), accumulate=True))
     else:
-        lines, fade, _ = offset(work, decay, None)
+        lines, fade, _ = offset(decay, None)
         lines.append(picked)
         sent, part = f"{out.name}_sent", f"{out.name}_part"
         lines.append(Assign(sent, axes, times(tile(weight, "t"), fade, natural(rows))))

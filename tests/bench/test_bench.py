@@ -27,15 +27,14 @@ def test_a_call_has_the_extents_of_its_workload_and_gradients():
 
 
 def test_the_floor_counts_what_must_be_read_and_written():
-    """By hand, for GLA on the first workload at the bandwidth of the issue: 0.316 and 0.886 ms."""
+    """By hand; for GLA on the first workload, at 4250 GB/s, 0.316 and 0.884 ms."""
     call = workloads.call(document_of(spec_text("gla")), TINY, CPU, torch.bfloat16)
     key, value = 2 * 3 * 40 * 5 * 8, 2 * 3 * 40 * 5 * 6
     assert call.forward_bytes == 3 * key + 2 * value
     assert call.both_bytes == 2 * call.forward_bytes + 3 * key + value
-    whole = 4 * 4096 * 64 * 128 * 2
-    assert 5 * whole / 4250e9 == pytest.approx(0.316e-3, rel=0.01) and 14 * whole / 4250e9 == pytest.approx(
-        0.886e-3, 0.01
-    )
+    whole = workloads.call(document_of(spec_text("gla")), WORKLOADS["fla"], torch.device("meta"), torch.bfloat16)
+    floors = whole.forward_bytes / 4250e9, whole.both_bytes / 4250e9
+    assert floors == (pytest.approx(0.316e-3, rel=2e-3), pytest.approx(0.884e-3, rel=2e-3))
 
 
 def test_every_contender_is_measured_and_shown(monkeypatch):
@@ -66,7 +65,7 @@ def test_peers_name_specs_that_exist():
     assert list(peers.peers("gla", workloads.call(document_of(spec_text("gla")), TINY, CPU, torch.bfloat16))) == []
 
 
-def test_a_plot_needs_lengths_in_order(tmp_path):
+def test_a_plot_is_a_file(tmp_path):
     pytest.importorskip("matplotlib")
     rows = list(bench(document_of(spec_text("gla")), generated("gla"), [TINY], CPU, torch.bfloat16))
     assert plot("gla", rows, [40], tmp_path / "x.png") and (tmp_path / "x.png").stat().st_size > 1000
