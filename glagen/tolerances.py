@@ -50,9 +50,9 @@ PRECISIONS: dict[str, Precision] = {
             torch.float32,
             True,
             1e-3,
-            "what torch allows by that flag: TF32 keeps 11 bits of each operand (some GPUs cut rather than round), 2e-4 to "
-            "4e-4 a product, and two to three lie behind a gradient. Kernels take three bfloat16 products in its place, "
-            "which err by 2**-16, and stay far below that",
+            "what torch's flag allows: TF32 keeps 11 bits of each operand (some GPUs cut rather than round), 2e-4 to "
+            "4e-4 a product, and two to three lie behind a gradient. Kernels take three bfloat16 products, which "
+            "err by 2**-16, and stay far below that",
         ),
         Precision(
             "fp32",

@@ -161,6 +161,21 @@ def test_steps_compile_whole_where_they_are_kernels(op, inplace, monkeypatch):
         assert torch.equal(y, last if inplace else x)
 
 
+@pytest.mark.parametrize("name", ["gla", "mamba2", "rwkv6"])
+def test_opcheck_of_steps(name, monkeypatch):
+    op = Op(name)
+    order = {"constant": 0, "scalar": 0, "input": 1, "parameter": 1}
+    given = []
+    for d in sorted(op.document.declarations, key=lambda d: order[d.kind]):  # as schemas have them
+        x = 0.5 if d.kind == "scalar" else op.tensors.get(d.name, torch.full((CASE.H,), 0.9))
+        given.append(x[:, 0].contiguous() if d.kind == "input" else x)
+    with as_if_on_a_gpu(op, monkeypatch):
+        (state,) = op.states(torch.rand)
+        torch.library.opcheck(op.module._step_op, (*given, state))
+        torch.library.opcheck(op.module._step_op, (*given, None))
+        torch.library.opcheck(op.module._step_into_op, (*given, state))
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_shapes_may_be_asked_for_without_data(op, packed):
     """By meta tensors, and by modes that record."""
