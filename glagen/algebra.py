@@ -166,6 +166,11 @@ def terms(expr: Expr) -> tuple[Expr, ...]:
             return (expr,)
 
 
+def cancels(expr: Expr) -> bool:
+    """Is it a sum of which nothing is left, such as x - x?"""
+    return isinstance(expr, Apply) and expr.function in ("add", "sub") and bool(_Names().enter(expr) == 0)
+
+
 def factor(expr: Expr) -> Expr:
     """The expression as a product, where sympy finds one."""
     names = _Names()

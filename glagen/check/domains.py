@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from glagen import algebra
 from glagen.check.constants import MAX_EXPONENT
 from glagen.check.intervals import along_interval, apply_interval, point
 from glagen.check.names import Scope
@@ -103,7 +104,7 @@ def _apply_fault(expr: Apply, inside: tuple[Interval, ...], fault: _Fault) -> bo
             fault(f"log of `{shown(x)}`, which can be {_worst(domain)}", expr, _domain_help(x, "(0, inf)"))
         case "sqrt", (x,), (domain,) if domain.low < 0:
             fault(f"sqrt of `{shown(x)}`, which can be negative", expr, _domain_help(x, "[0, inf)"))
-        case "div", (_, y), (_, domain) if domain == point(0.0):
+        case "div", (_, y), (_, domain) if domain == point(0.0) or algebra.cancels(y):
             fault("division by 0", y, "divide by something else")
         case "pow", (x, y), (base, exponent):
             return _pow_fault(expr, x, y, base, exponent, fault)

@@ -180,7 +180,7 @@ class _Steps:
                     ],
                 }
             case Maximum(state=state, rise=rise, floor=floor, before=before):
-                return {"kind": "maximum", "state": state, "rise": rise, "floor": floor, "before": before} | {
+                return {"kind": "maximum", "state": state, "rise": rise, "floor": floor, "before": identifier(before)} | {
                     "start": f"starts[{self.place(state)}]"
                 }
             case Recurrence():
@@ -257,7 +257,7 @@ class _Steps:
         self.add(step.floor, floor)
         return {
             "kind": "maximum",
-            "arguments": f"{step.rise}, {step.floor}, {step.before}",
+            "arguments": f"{step.rise}, {step.floor}, {identifier(step.before)}",
             "cotangents": f"{self.total(step.before)}, d{state}_final",
             "gradients": f"{rise}, {floor}, d{state}_initial",
         }

@@ -192,6 +192,16 @@ def test_no_name_of_a_spec_meets_a_word_of_the_code():
     assert not found, f"{len(found)} collisions\n" + "\n".join(found)
 
 
+def test_a_maximum_is_called_what_it_may_be():
+    """What it was before a step has a name of its own, which may be a word of the code."""
+    names = {"AA": "between"}  # `between_before` is a mask
+    document, module = parse(Source("names.yaml", text_of("values", names))), twin_only(compiled("values", names))
+    problem = draw(document, "unit", CASE)
+    expected = reference_results(document, problem, torch.device("cpu"))
+    actual = op_results(document, module, problem, PRECISIONS["fp64"], torch.device("cpu"), "saved")
+    assert all(row.ok for row in compare(document, actual, expected, PRECISIONS["fp64"], ("", "", "", "")))
+
+
 @pytest.mark.parametrize(
     ("form", "role", "name"),
     [("values", "OP", "wrapper"), ("states", "QQ", "dread_3_combine"), ("values", "VV", "dweights")],
