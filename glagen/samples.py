@@ -27,6 +27,13 @@ FEATURE_MAPS = (
     "abs({})",
     "softplus({})",
     "sqrt({} ** 2 + 1)",
+    "{} / silu(2 + {} ** 2)",
+    "({} / 3) ** 5",
+    "(2 + tanh({})) ** (-3)",
+    "1 / (1 + exp(min({}, 3)))",
+    "log(1 + {} ** 2)",
+    "-logsigmoid({})",
+    "{} ** 2 / (1 + abs({}))",
 )
 GATES = (
     *("log", "bounded", "linear", "sigmoid", "root", "softplus", "step", "constant", "parameter", "learned"),
@@ -99,6 +106,12 @@ def _domain(text: str) -> str:
     return f'domain: "{text}"'
 
 
+def _feature_map(choose: Chooser) -> str:
+    """One of them, or one of another."""
+    outer, inner = choose.one(FEATURE_MAPS), choose.one(FEATURE_MAPS)
+    return outer.replace("{}", f"({inner})") if choose.number(0, 2) == 0 else outer
+
+
 class Chooser(Protocol):
     """Decides what a spec is made of."""
 
@@ -155,8 +168,7 @@ def spec(choose: Chooser) -> str:
     if choose.number(0, 3) == 0:
         draft.inputs.append("rate: {kind: scalar, default: 0.7}")
         weights.append(choose.one(("rate", "sqrt(2) * tanh(rate)")))
-    feature = choose.one(FEATURE_MAPS)
-    read_map = choose.one(FEATURE_MAPS)
+    feature, read_map = _feature_map(choose), _feature_map(choose)
     key = feature.replace("{}", k)
     if choose.number(0, 1):
         key = draft.define("f", "t,i", key)
@@ -223,7 +235,7 @@ def spec_of_states(choose: Chooser) -> str:
             factors.append(f"sigmoid({_number(reads[-1], v)})" if reads else f"sigmoid(sum(i, {q} * {k}))")
         decayed = " * ".join([*(f"({f})" for f in factors), f"{name}[t-1,{axes}]"])
         key = choose.one((k, f"softmax(i, {k})", f"{k} / sqrt(1 + sum(i, {k} ** 2))"))
-        mapped = choose.one(FEATURE_MAPS).replace("{}", f"({key})")
+        mapped = _feature_map(choose).replace("{}", f"({key})")
         write = {"i": f"({key})", "j": v, "i,j": f"({mapped}) * {v}"}[axes]
         draft.equations.append(f"{name}[t,{axes}] = {decayed} + {weight}{write}")
         state = f"{name}[{choose.one(('t', 't-1'))},{axes}]"

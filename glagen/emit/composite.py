@@ -180,8 +180,13 @@ class _Steps:
                     ],
                 }
             case Maximum(state=state, rise=rise, floor=floor, before=before):
-                return {"kind": "maximum", "state": state, "rise": rise, "floor": floor, "before": identifier(before)} | {
-                    "start": f"starts[{self.place(state)}]"
+                return {
+                    "kind": "maximum",
+                    "state": state,
+                    "rise": rise,
+                    "floor": floor,
+                    "before": identifier(before),
+                    "start": f"starts[{self.place(state)}]",
                 }
             case Recurrence():
                 return self.part(step)
