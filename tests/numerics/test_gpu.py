@@ -141,14 +141,51 @@ def test_more_elements_than_an_int32_counts():
         assert torch.allclose(x.float(), y.float(), rtol=2e-2, atol=2e-2)
 
 
-def test_second_derivatives_are_refused():
-    module = generated("gla")
-    q, k, v, g = (torch.randn(1, 40, 1, 16, device="cuda").requires_grad_() for _ in range(4))
-    o, _ = module.gla(q, k, v, -g.abs())
-    (dq,) = torch.autograd.grad(o.sum(), [q], create_graph=False, retain_graph=True)
-    assert dq.isfinite().all()
+def test_first_derivatives_are_had_in_every_way_and_second_ones_refused(op):
+    document, module = op
+    given = arguments(document, Case(1, 40, 2, 16, 16))
+    first = next(d.name for d in document.declarations if d.kind == "input")
+
+    def total(x):
+        return getattr(module, document.name)(**(given | {first: x}))[0].float().square().sum()
+
+    x = given[first].clone().requires_grad_()
+    (expected,) = torch.autograd.grad(total(x), x)
+    (again,) = torch.autograd.grad(total(x), x, create_graph=True)
+    assert torch.equal(again, expected) and torch.equal(torch.func.grad(total)(x.detach()), expected)
     with pytest.raises(RuntimeError, match="double backward needs the PyTorch form"):
-        torch.autograd.grad(o.sum(), [q], create_graph=True)
+        again.sum().backward()
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_steps_compile_whole(op, inplace):
+    document, module = op
+    torch._dynamo.reset()
+    kinds = {d.name: d.kind for d in document.declarations}
+    case = Case(2, 1, 4, 32, 48)
+    given = {n: x[:, 0] if kinds[n] == "input" else x for n, x in arguments(document, case).items()}
+    states = [torch.rand(2, 4, *(case.widths[a] for a in s.axes), device="cuda") for s in document.states]
+
+    def layer(*states, **given):
+        step = getattr(module, f"{document.name}_step")
+        o, following = step(**given, state=states if len(states) > 1 else states[0], inplace=inplace)
+        return (2 * o, *flattened([following]))
+
+    expected = layer(*(x.clone() for x in states), **given)
+    found = torch.compile(layer, fullgraph=True)(*(x.clone() for x in states), **given)
+    for x, y in zip(found, expected, strict=True):
+        assert torch.allclose(x.float(), y.float(), rtol=2e-2, atol=2e-2)
+
+
+def test_a_state_that_a_step_overwrites_is_not_differentiated():
+    module = generated("gla")
+    given = [-torch.rand(1, 2, 16, device="cuda") for _ in range(4)]
+    state = torch.rand(1, 2, 16, 16, device="cuda", requires_grad=True) * 1.0
+    loss = state.square().sum()
+    with torch.no_grad():
+        module.gla_step(*given, state=state, inplace=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 def test_a_second_call_takes_other_addresses_and_lengths():
