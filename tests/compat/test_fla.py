@@ -103,15 +103,20 @@ def test_recurrent_forms(name, options, gates, reverse):
         agree(found, recurrence(q, k, v, state, **gates, scale=K**-0.5 if scale is None else scale, reverse=reverse))
 
 
-def test_chunk_forms_are_the_recurrent_ones():
+def test_chunk_forms():
     q, k, v, state = tensors()
     g, gk = gate(B, T, H), gate(B, T, H, K)
     final = {"initial_state": state, "output_final_state": True}
-    agree(fla.chunk_retention(q, k, v, **final), fla.fused_recurrent_retention(q, k, v, **final))
-    agree(fla.chunk_gla(q, k, v, gk, **final), fla.fused_recurrent_gla(q, k, v, gk, **final))
-    agree(fla.chunk_simple_gla(q, k, v, g, **final), fla.fused_recurrent_simple_gla(q, k, v, g, **final))
-    given = (q, k, v, 3, 12)
-    agree(fla.chunk_lightning_attn(*given, **final), fla.fused_recurrent_lightning_attn(*given, **final))
+
+    def per_head(x):
+        return recurrence(q, k, v, state, gk=x[None, None, :, None].expand(B, T, H, 1))
+
+    agree(fla.chunk_retention(q, k, v, **final), per_head(RETNET))
+    agree(fla.chunk_lightning_attn(q, k, v, 3, 12, **final), per_head(LIGHTNING))
+    agree(fla.chunk_gla(q, k, v, gk, **final), recurrence(q, k, v, state, gk=gk))
+    agree(fla.chunk_simple_gla(q, k, v, g, **final), recurrence(q, k, v, state, gk=g[..., None]))
+    agree(fla.chunk_simple_gla(q, k, v, g_gamma=RETNET, **final), per_head(RETNET))
+    agree(fla.fused_chunk_simple_gla(q, k, v, g, **final), recurrence(q, k, v, state, gk=g[..., None]))
 
 
 def test_gsa():
