@@ -214,6 +214,19 @@ def test_names_tell_versions_apart(op):
     assert len(name.rsplit("_", 1)[1]) == 8
 
 
+def test_a_module_may_be_imported_twice(op):
+    """Each has ops of its own, and what the first compiles is not taken from it."""
+    ops = {"_op", "_backward_op"}
+    other = load(op.document.name)
+    assert all(getattr(other, n)._qualname != getattr(op.module, n)._qualname for n in ops)
+    given = op.arguments()
+    function = getattr(other, op.document.name)
+    for module in (op.module, other):
+        torch._dynamo.reset()
+        compiled = torch.compile(getattr(module, op.document.name), fullgraph=True, backend="aot_eager")
+        same([compiled(**given)[0]], [function(**given)[0]])
+
+
 def test_autocast_changes_nothing(op):
     with torch.autocast("cpu", torch.bfloat16):
         found = op.results()

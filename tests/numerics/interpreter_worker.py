@@ -333,7 +333,7 @@ def check_inplace(document: Document, module: ModuleType) -> None:
 
 
 @settings(
-    max_examples=25,
+    max_examples=20,
     deadline=None,
     derandomize=True,
     database=None,
