@@ -83,6 +83,10 @@ def _definitions(document: Document, report: Report) -> dict[str, Equation]:
 def _states(document: Document, report: Report) -> None:
     """States with axes i and j, or one of them; an equation for each, and no input of its name."""
     targets = {equation.target.name for equation in document.equations}
+    first = document.states[0]
+    if not any(state.axes for state in document.states):
+        helped = "add a state with axes, which it stabilises; torch.cummax gives a running maximum alone"
+        report.fault("a running maximum alone is no recurrence with keys and values", first.span, helped, first.name)
     for n, state in enumerate(document.states):
         s = state.name
         if state.axes not in STATE_AXES:
@@ -90,9 +94,6 @@ def _states(document: Document, report: Report) -> None:
             report.fault(
                 f"state `{s}` must have axes [i, j], or one or two of i, s and j in order", state.span, helped, s
             )
-        if not any(other.axes for other in document.states):
-            helped = "add a state with axes, which it stabilises; torch.cummax gives a running maximum alone"
-            report.fault("a running maximum alone is no recurrence with keys and values", state.span, helped, s)
         if any(d.name == s for d in document.declarations):
             report.fault(f"`{s}` is an input too", state.span, "give the state another name", s)
         elif any(other.name == s for other in document.states[:n]):

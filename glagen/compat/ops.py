@@ -76,7 +76,7 @@ def values_first(function: str, state_v_first: bool, options: dict[str, Any]) ->
 
 def per_head(gate: Tensor, beside: Tensor) -> Tensor:
     """A log gate per head, [H], as the op takes it beside other tensors: without a gradient, in 32 bits or more."""
-    return gate.detach().to(torch.float64 if beside.dtype == torch.float64 else torch.float32)
+    return gate.detach().to(torch.promote_types(beside.dtype, torch.float32))
 
 
 def run(

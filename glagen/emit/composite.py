@@ -222,7 +222,7 @@ class _Steps:
 
     def narrowed(self, part: Recurrence) -> str:
         missing = self.missing(part)
-        return "" if missing is None else f".squeeze({missing}).clone()"
+        return "" if missing is None else f".squeeze({missing})"
 
     def argument(self, part: Recurrence, d: Declaration, axis: int) -> str:
         """What a part is given for a declared name."""

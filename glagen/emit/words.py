@@ -25,10 +25,8 @@ WORDS = frozenset(
 
 def prose(text: str) -> str:
     """A spec's words as docstrings have them: on one line, and nothing in them ends the string or is an escape."""
-    words = "".join(c if c.isprintable() else " " for c in text).split()
-    line = " ".join(words)
-    escaped = line.replace("\\", "\\\\")
-    return escaped.replace('"', r"\"") if '"""' in line or line.endswith('"') else escaped
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line.replace("\\", "\\\\").replace('"', r"\"")
 
 
 def identifier(name: str) -> str:

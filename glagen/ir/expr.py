@@ -24,18 +24,14 @@ FUNCTIONS: dict[str, int] = {
     "min": 2,
     "max": 2,
 }
-# What expressions are made of besides: arithmetic, and functions that stable forms and derivatives need.
+# Arithmetic. And there are functions that only stable forms and derivatives have:
 # `expm1(x)` is exp(x) - 1 without cancellation;
 # `step(x)` is 0, 1/2, 1 for x negative, zero, positive; `positive(x)` is 0, 0, 1; `sign(x)` is -1, 0, 1;
 # `clamp(x)` bounds a log gate below where its exponential is 0 in the type at hand, `unclamped(x)` is 1 above, 0 below,
 # and `passed(x, y)` is y above, 0 below, whatever y is there;
 # `grow(x)` is exp(-x), a growth;
 # `shrink(x)` is exp(x) for decays that growths meet: not a number where it would vanish, and the growth with it.
-OPERATORS: dict[str, int] = {"add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2, "neg": 1}
-DERIVED_FUNCTIONS: dict[str, int] = {
-    **dict.fromkeys(("expm1", "step", "positive", "sign", "clamp", "unclamped", "grow", "shrink"), 1),
-    "passed": 2,
-}
+OPERATORS = frozenset({"add", "sub", "mul", "div", "pow", "neg"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from glagen import cli, loader
+from glagen import loader
 from glagen.cli import main
 from glagen.cli.options import each
 from glagen.errors import Source
@@ -161,4 +161,4 @@ def test_an_empty_cache_folder_is_the_usual_one(tmp_path, monkeypatch):
 
 def test_options_are_json_where_they_say_so():
     result = run("check", GLA, "--device", "cpu", "--regime", "zero", "--json")
-    assert result.exit_code == 0 and json.loads(result.output)["rows"] and cli.main is main
+    assert result.exit_code == 0 and json.loads(result.output)["rows"]

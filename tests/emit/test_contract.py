@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch._dynamo.testing
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 from glagen.ir.document import Document
@@ -176,21 +177,43 @@ def test_opcheck_of_steps(name, monkeypatch):
         torch.library.opcheck(op.module._step_into_op, (*given, state))
 
 
+@pytest.mark.parametrize("debug", [False, True])
 @pytest.mark.parametrize("packed", [False, True])
-def test_shapes_may_be_asked_for_without_data(op, packed):
+def test_shapes_may_be_asked_for_without_data(op, packed, debug, monkeypatch):
     """By meta tensors, and by modes that record."""
+    monkeypatch.setattr(op.module, "_DEBUG", debug)
     ends = torch.tensor(ENDS) if packed else None
-    expected = op.function(**op.tensors, cu_seqlens=ends, output_final_state=True)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fake = {n: mode.from_tensor(x) for n, x in op.tensors.items()}
-        recorded = op.function(
-            **fake, cu_seqlens=ends if ends is None else mode.from_tensor(ends), output_final_state=True
-        )
-    meta = {n: x.to("meta") for n, x in op.tensors.items()}
-    shapes = op.function(**meta, cu_seqlens=ends if ends is None else ends.to("meta"), output_final_state=True)
+
+    def call(*given):
+        *given, last = given
+        return op.function(**dict(zip(op.tensors, given, strict=True)), cu_seqlens=last, output_final_state=True)
+
+    given = [*op.tensors.values(), ends]
+    expected = flattened(call(*given))
+    with FakeTensorMode() as mode:
+        recorded = call(*(x if x is None else mode.from_tensor(x) for x in given))
+    shapes = call(*(x if x is None else x.to("meta") for x in given))
     for found in (recorded, shapes):
-        for x, y in zip(flattened(found), flattened(expected), strict=True):
+        for x, y in zip(flattened(found), expected, strict=True):
             assert (x.shape, x.dtype) == (y.shape, y.dtype)
+    for mode in ("real", "fake", "symbolic"):
+        same(flattened(make_fx(call, tracing_mode=mode)(*given)(*given)), expected)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_shapes_of_a_step_may_be_asked_for_without_data(op, debug, monkeypatch):
+    monkeypatch.setattr(op.module, "_DEBUG", debug)
+    kinds = {d.name: d.kind for d in op.document.declarations}
+
+    def call(*given):
+        step = getattr(op.module, f"{op.document.name}_step")
+        return step(**dict(zip(op.tensors, given, strict=True)))
+
+    given = [x[:, 0] if kinds[n] == "input" else x for n, x in op.tensors.items()]
+    expected = flattened(call(*given))
+    for x, y in zip(flattened(call(*(x.to("meta") for x in given))), expected, strict=True):
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+    same(flattened(make_fx(call, tracing_mode="symbolic")(*given)(*given)), expected)
 
 
 def test_transforms_of_torch_func(op):
@@ -383,6 +406,16 @@ def test_prefill_and_step_on(op):
         assert all(x is y for x, y in each) and o.dtype == whole.dtype
         same([o], [whole[:, t]])
     same(flattened([state]), flattened([last]))
+
+
+def test_a_state_that_has_a_gradient_may_be_overwritten(op):
+    """What a prefill gives is the caller's: no view of what the op keeps, which autograd would refuse to change."""
+    kinds = {d.name: d.kind for d in op.document.declarations}
+    leaves = {n: x.clone().requires_grad_(kinds[n] in ("input", "parameter")) for n, x in op.tensors.items()}
+    _, state = op.function(**leaves, output_final_state=True)
+    given = {n: x[:, 0] if kinds[n] == "input" else x for n, x in op.tensors.items()}
+    getattr(op.module, f"{op.document.name}_step")(**given, state=state, inplace=True)
+    assert all(x.requires_grad and x._version for x in flattened([state]))
 
 
 def test_what_a_step_refuses(op):
