@@ -14,10 +14,9 @@ from typing import Any
 import sympy
 
 from glagen.errors import InternalError
-from glagen.ir.expr import Along, Apply, Expr, Number, Ref, apply, number, refs, walk
+from glagen.ir.expr import Along, Apply, Expr, Number, Ref, apply, number, plus, refs, times, walk
 
 ONE = number(1)
-ZERO = number(0)
 
 
 # -- stable forms ------------------------------------------------------------------------------------------------------
@@ -78,7 +77,7 @@ def _without_common_part(total: Apply) -> Expr:
             case Apply(function="neg", args=(Apply(function="max" | "min" as function, args=args),)):
                 differences = [_difference((*parts[:n], *parts[n + 1 :]), terms(x)) for x in args]
                 if not all(differences):
-                    left = (_added(d) for d in differences)
+                    left = (plus(*d) for d in differences)
                     return stable(apply("min" if function == "max" else "max", *left))
     return total
 
@@ -92,19 +91,6 @@ def _difference(parts: tuple[Expr, ...], taken: tuple[Expr, ...]) -> tuple[Expr,
         else:
             left.append(negated(term))
     return tuple(left)
-
-
-def _added(parts: tuple[Expr, ...]) -> Expr:
-    total = parts[0] if parts else ZERO
-    for part in parts[1:]:
-        match part:
-            case Apply(function="neg", args=(x,)):
-                total = apply("sub", total, x)
-            case Number(value=value) if value < 0:
-                total = apply("sub", total, Number(-value))
-            case _:
-                total = apply("add", total, part)
-    return total
 
 
 def negated(x: Expr) -> Expr:
@@ -315,8 +301,4 @@ class _Names:
         numerator, denominator = sympy.fraction(value, exact=True)
         if denominator != 1 and not denominator.is_Number:
             return apply("div", self.leave(numerator), self.leave(denominator))
-        factors = [self.leave(f) for f in value.as_ordered_factors()]
-        product = factors[0]
-        for f in factors[1:]:
-            product = apply("mul", product, f)
-        return product
+        return times(*(self.leave(f) for f in value.as_ordered_factors()))

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from glagen import algebra
 from glagen.check.constants import degree, terms_when_expanded
 from glagen.check.domains import Domains, interval_of
-from glagen.check.linearity import Fault, Term, add, product
+from glagen.check.linearity import Fault, Term, product
 from glagen.check.report import shown
 from glagen.errors import Span
 from glagen.ir.document import AXES
-from glagen.ir.expr import Apply, Expr, Number, Ref, free_axes, refs, walk
+from glagen.ir.expr import Apply, Expr, Number, Ref, free_axes, plus, refs, walk
 from glagen.ir.interval import Interval
 from glagen.ir.recurrence import SIDES, Gate
 
@@ -94,7 +94,7 @@ class _Decay:
         if mixed:
             return ()
         self.share_constants(sides)
-        gates = tuple(self.gate(side, add(tuple(terms))) for side, terms in sides.items() if terms)
+        gates = tuple(self.gate(side, plus(*terms)) for side, terms in sides.items() if terms)
         for gate in gates:
             if gate.domain.high > 0:
                 self.rising(gate, sides[gate.side])
@@ -120,7 +120,7 @@ class _Decay:
                 return
 
     def high(self, terms: list[Expr]) -> float:
-        return interval_of(algebra.stable(add(tuple(terms))), self.domains).high
+        return interval_of(algebra.stable(plus(*terms)), self.domains).high
 
     def gate(self, side: str, log: Expr) -> Gate:
         log = algebra.stable(log)
@@ -192,8 +192,8 @@ def _factored(kept: tuple[Term, ...], key: str, value: str) -> tuple[Expr, ...]:
         common, *others = (tuple(f for f in term.factors if axis in free_axes(f)) for term in kept)
         if all(other == common for other in others):
             rest = (product(tuple(f for f in term.factors if axis not in free_axes(f))) for term in kept)
-            return (add(tuple(rest)), *common)
-    return (add(tuple(product(term.factors) for term in kept)),)
+            return (plus(*rest), *common)
+    return (plus(*(product(term.factors) for term in kept)),)
 
 
 def _is_positive(interval: Interval) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from glagen.check.report import shown
 from glagen.errors import InternalError, Span
-from glagen.ir.expr import Apply, Expr, Number, Ref, Sum, apply, free_axes, number, walk
+from glagen.ir.expr import Apply, Expr, Number, Ref, Sum, apply, free_axes, number, plus, walk
 
 MAX_TERMS = 256
 ONE = number(1)
@@ -199,7 +199,7 @@ class Linear:
         value = [x for x in exponents if self.value in free_axes(x) and self.key not in free_axes(x)]
         mixed = [x for x in exponents if not self.pure(x)]
         groups = [group for group in (key, value, *([x] for x in mixed)) if group]
-        return tuple(apply("exp", add(tuple(group))) for group in groups)
+        return tuple(apply("exp", plus(*group)) for group in groups)
 
 
 def product(factors: tuple[Expr, ...]) -> Expr:
@@ -221,18 +221,6 @@ def product(factors: tuple[Expr, ...]) -> Expr:
     for divisor in divisors:
         result = apply("div", result, divisor)
     return apply("neg", result) if sign < 0 else result
-
-
-def add(exprs: tuple[Expr, ...]) -> Expr:
-    """The sum of expressions, as one would write it."""
-    total = exprs[0] if exprs else number(0)
-    for expr in exprs[1:]:
-        match expr:
-            case Apply(function="neg", args=(x,)):
-                total = apply("sub", total, x)
-            case _:
-                total = apply("add", total, expr)
-    return total
 
 
 def _factors(expr: Expr) -> tuple[Expr, ...]:
@@ -265,4 +253,4 @@ def _joined(x: Use, y: Use) -> Use:
     """Two reads of one state as one: their queries add up."""
     if x.query is None or y.query is None:
         raise InternalError("a bare state has come out of a sum")
-    return Use(x.state, add((x.query, y.query)))
+    return Use(x.state, plus(x.query, y.query))

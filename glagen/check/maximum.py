@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from glagen.algebra import terms
-from glagen.check.linearity import add
-from glagen.ir.expr import Apply, Expr, Ref, apply, refs
+from glagen.ir.expr import Apply, Expr, Ref, apply, plus, refs
 
 
 def find_maximum(name: str, body: Expr) -> tuple[Expr, Expr] | None:
@@ -19,7 +18,7 @@ def find_maximum(name: str, body: Expr) -> tuple[Expr, Expr] | None:
         rest = tuple(p for p in parts if p not in own)
         if len(own) > 1 or any(r.name == name for p in rest for r in refs(p)):
             return None
-        (rises if own else floors).append(add(rest))
+        (rises if own else floors).append(plus(*rest))
     return (_largest(rises), _largest(floors)) if rises and floors else None
 
 

@@ -9,15 +9,31 @@ from glagen import algebra
 from glagen.check.divisors import divisors, may_cancel
 from glagen.check.domains import Domains, check_values, interval_of
 from glagen.check.intervals import point
-from glagen.check.linearity import Fault, Linear, Use, add, product
+from glagen.check.linearity import Fault, Linear, Use, product
 from glagen.check.maximum import find_maximum
 from glagen.check.names import Scope
 from glagen.check.part import part
 from glagen.check.report import Report, shown
 from glagen.check.roles import fault_of, find_state, read_stem, require_pointwise
+from glagen.check.states import states_in_order
 from glagen.errors import Diagnostic, InternalError
 from glagen.ir.document import AXES, Document, StateDeclaration
-from glagen.ir.expr import Along, Apply, Expr, Index, Ref, Softmax, Sum, free_axes, number, ref, refs, rewrite, show
+from glagen.ir.expr import (
+    Along,
+    Apply,
+    Expr,
+    Index,
+    Ref,
+    Softmax,
+    Sum,
+    free_axes,
+    number,
+    plus,
+    ref,
+    refs,
+    rewrite,
+    show,
+)
 from glagen.ir.interval import REALS
 from glagen.ir.recurrence import (
     Composite,
@@ -41,7 +57,7 @@ def find_parts(
     Requires: `bodies` are right sides with intermediate names written out, axes and names checked.
     """
     finder = _Finder(document, scope, bodies, domains, report)
-    for name in finder.order():
+    for name in states_in_order(document, bodies, report):
         finder.state(name)
     finder.outputs = tuple(finder.output(name) for name in scope.outputs if name in bodies)
     for declaration in document.states:
@@ -80,23 +96,6 @@ class _Finder:
         return name
 
     # -- states --------------------------------------------------------------------------------------------------------
-
-    def order(self) -> list[str]:
-        """States, each after those it depends on; reports those that depend on each other."""
-        names = [s.name for s in self.document.states if s.name in self.bodies]
-        others = {n: [r for r in refs(self.bodies[n]) if r.name in names and r.name != n] for n in names}
-        order: list[str] = []
-        while len(order) < len(names):
-            ready = [n for n in names if n not in order and all(r.name in order for r in others[n])]
-            if not ready:
-                name = next(n for n in names if n not in order)
-                other = next(r for r in others[name] if r.name not in order)
-                helped = "a state may depend on states that do not depend on it: each is computed whole before the next"
-                message = f"states `{name}` and `{other.name}` depend on each other"
-                self.report.fault(message, other.span, helped, name)
-                return []
-            order += ready
-        return order
 
     def state(self, name: str) -> None:
         """Finds what a state is, and with it the values that it takes."""
@@ -215,7 +214,7 @@ class _Finder:
                 query = ref(self.one, ("t", key)) if query is None else query
                 factors = (*factors, self.numbered(name, replace(term.use, query=query), ("t", value)))
             parts.append(product(factors))
-        return add(tuple(parts))
+        return plus(*parts)
 
     def numbered(self, state: str, use: Use, axes: tuple[str, ...]) -> Ref:
         """A read by name: one that was found before, or a new one."""

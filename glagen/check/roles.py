@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from glagen import algebra
 from glagen.check.domains import Domains
 from glagen.check.gates import find_gates
-from glagen.check.linearity import Fault, Linear, Term, Use, add, product
+from glagen.check.linearity import Fault, Linear, Term, Use, product
 from glagen.check.report import Report, shown
 from glagen.errors import InternalError, Span
 from glagen.ir.document import Document, Equation
-from glagen.ir.expr import Along, Expr, free_axes, ref, walk
+from glagen.ir.expr import Along, Expr, free_axes, plus, ref, walk
 from glagen.ir.recurrence import Output, Read, State, Write
 
 _DELTA = (
@@ -134,7 +134,7 @@ def find_outputs(
     outputs = []
     for name, uses in pending:
         parts = [product(t.factors if n is None else (*t.factors, ref(names[n], ("t", "j")))) for t, n in uses]
-        outputs.append(Output(name, ("t", "j"), algebra.stable(add(tuple(parts)))))
+        outputs.append(Output(name, ("t", "j"), algebra.stable(plus(*parts))))
     return tuple(outputs), reads.reads()
 
 

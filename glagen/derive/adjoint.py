@@ -26,7 +26,7 @@ from glagen.ir.chunk import (
     Statement,
     inputs_of,
 )
-from glagen.ir.expr import Expr, Ref, apply, ref, refs
+from glagen.ir.expr import Expr, Ref, plus, ref, refs
 
 Pair = tuple[Operand, Operand]
 
@@ -51,9 +51,7 @@ class _Backward:
         parts = self.parts.get(value.name, [])
         if len(parts) < 2:
             return parts[0] if parts else None
-        expr: Expr = ref(parts[0].name, parts[0].indices)
-        for part in parts[1:]:
-            expr = apply("add", expr, ref(part.name, part.indices))
+        expr = plus(*(ref(part.name, part.indices) for part in parts))
         total = self.map(f"d{value.name}", parts[0].indices, expr, ())
         self.parts[value.name] = [total]
         return total

@@ -20,7 +20,7 @@ from glagen.ir.chunk import (
     StateInfo,
     Statement,
 )
-from glagen.ir.expr import Apply, Expr, Ref, Sum, apply, ref, refs, rewrite
+from glagen.ir.expr import Apply, Expr, Ref, Sum, apply, plus, ref, refs, rewrite
 from glagen.ir.interval import Interval
 from glagen.ir.recurrence import SIDE_AXES, Gate, Read, Recurrence, State
 
@@ -193,11 +193,7 @@ def _with_reads(expr: Expr, reads: dict[str, tuple[Operand, ...]]) -> Expr:
     def parts(node: Expr) -> Expr | None:
         if not (isinstance(node, Ref) and node.name in reads):
             return None
-        first, *rest = (ref(p.name, p.indices) for p in reads[node.name])
-        total: Expr = first
-        for part in rest:
-            total = apply("add", total, part)
-        return total
+        return plus(*(ref(p.name, p.indices) for p in reads[node.name]))
 
     return rewrite(expr, parts)
 

@@ -99,15 +99,8 @@ def _names(composite: Composite) -> dict[str, Any]:
 
 
 def _cotangents(composite: Composite) -> list[str]:
-    """The gradients of outputs: `do`, unless the spec has that name."""
-    taken = {d.name for d in composite.declarations}
-    names = []
-    for output in composite.outputs:
-        name = f"d{output.name}"
-        while name in taken:
-            name += "_"
-        names.append(identifier(name))
-    return names
+    """What the gradients of outputs are called: no spec has such a name beside the output's."""
+    return [identifier(f"d{output.name}") for output in composite.outputs]
 
 
 @dataclass(slots=True)

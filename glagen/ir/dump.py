@@ -97,19 +97,19 @@ def dump_line(line: Line) -> list[str]:
         case Load(name=name, axes=axes):
             return [f"{name}{_axes(axes)} = load"]
         case Assign(name=name, axes=axes, expr=expr, over=over):
-            marks = [word for word in ("rounded", "guarded") if getattr(line, word)]
-            return [f"{name}{_axes(axes)} {_equals(line)} {_sum(over, line.least)}{show(expr)}{_note(marks)}"]
-        case Dot(name=name, axes=axes, x=x, y=y, wide=wide):
-            return [f"{name}{_axes(axes)} {_equals(line)} {x} @ {y}{_note(['wide'] if wide else [])}"]
+            value = f"{_sum(over, line.least)}{show(expr)}"
+            return [f"{name}{_axes(axes)} {_equals(line)} {value}{_note(_marks(line))}", *_if_mild(line)]
+        case Dot(name=name, axes=axes, x=x, y=y):
+            return [f"{name}{_axes(axes)} {_equals(line)} {x} @ {y}{_note(_marks(line))}"]
         case RowSum(name=name, axes=axes, source=source, select=select):
-            return [f"{name}{_axes(axes)} {_equals(line)} sum({select}{', after s' * line.apart}) {source}"]
-        case Depth(name=name, source=source, limit=limit):
-            return [f"{name}{_axes(line.axes)} = halves until {source} stays within {limit}"]
-        case Blocks(kind=kind, leaf=leaf, body=body, depth=depth):
-            return [
-                f"for blocks {kind} {leaf}{f', {depth} deep' if depth else ''}",
-                *(INDENT + text for x in body for text in dump_line(x)),
-            ]
+            value = f"sum({select}{', after s' * line.apart}) {source}"
+            return [f"{name}{_axes(axes)} {_equals(line)} {value}{_note(_marks(line))}"]
+        case Depth(name=name, source=source, limit=limit, since=since):
+            value = f"halves until {source}{f' (in sum {since})' if since else ''} stays within {limit}"
+            return [f"{name}{_axes(line.axes)} {_equals(line)} {value}"]
+        case Blocks(kind=kind, leaf=leaf, body=body, depth=depth, by_row=by_row):
+            deep = f", {depth} deep{' by row' * by_row}" if depth else ""
+            return [f"for blocks {kind} {leaf}{deep}", *(INDENT + text for x in body for text in dump_line(x))]
         case _:
             raise InternalError(f"cannot dump {line!r}")
 
@@ -136,7 +136,24 @@ def _product(factors: Iterable[object]) -> str:
     return " * ".join(map(str, factors))
 
 
-def _equals(line: Assign | Dot | RowSum) -> str:
+def _marks(line: Assign | Dot | RowSum) -> list[str]:
+    """What a line says beside its value."""
+    words = [word for word in ("guarded", "wide", "exponent", "spared") if getattr(line, word, False)]
+    return [f"rounded {line.rounded}", *words] if isinstance(line, Assign) and line.rounded else words
+
+
+def _if_mild(line: Assign) -> list[str]:
+    """What it is instead in runs for mild gates, and in other runs where gates were mild up to there."""
+    if line.mild is None:
+        return []
+    value = f"{_sum(line.over, least=True)}{show(line.mild)}"
+    if line.still_mild:
+        sums, low = line.still_mild
+        value += f", still so from {low} of {show(sums)}"
+    return [f"{INDENT}if mild: {value}"]
+
+
+def _equals(line: Assign | Dot | RowSum | Depth) -> str:
     return "+=" if line.accumulate else "="
 
 

@@ -108,6 +108,28 @@ def apply(function: str, *args: Expr) -> Apply:
     return Apply(function, args)
 
 
+def plus(*terms: Expr) -> Expr:
+    """The sum of terms as one would write it, with differences; 0 if there are none."""
+    total = terms[0] if terms else number(0)
+    for term in terms[1:]:
+        match term:
+            case Apply(function="neg", args=(x,)):
+                total = apply("sub", total, x)
+            case Number(value=value) if value < 0:
+                total = apply("sub", total, Number(-value))
+            case _:
+                total = apply("add", total, term)
+    return total
+
+
+def times(*factors: Expr) -> Expr:
+    """The product of factors, of which there is one at least."""
+    product, *rest = factors
+    for factor in rest:
+        product = apply("mul", product, factor)
+    return product
+
+
 def children(expr: Expr) -> tuple[Expr, ...]:
     match expr:
         case Apply(args=args):

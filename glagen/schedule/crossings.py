@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from glagen.ir.chunk import Crossing, GateGradient, Operand
-from glagen.ir.expr import Expr, apply
+from glagen.ir.expr import Expr, apply, plus, times
 from glagen.ir.kernel import Assign, RowSum
 from glagen.schedule.factors import bare, factor
-from glagen.schedule.tile import Workspace, axes_of, keep, natural, paths_from_start, tile, times
+from glagen.schedule.tile import Workspace, axes_of, keep, natural, paths_from_start, tile
 
 
 def gate_gradient(work: Workspace, statement: GateGradient) -> None:
@@ -38,16 +38,9 @@ def gate_gradient(work: Workspace, statement: GateGradient) -> None:
         paths += [tile(name, *axes)] if name in work.crossing_tiles else []
         if paths:
             source, summed = f"{gate}_paths_{select}", f"d{gate}_{select}"
-            work.emit(Assign(source, axes, added(paths)), RowSum(summed, axes, Operand(source, axes), select))
+            work.emit(Assign(source, axes, plus(*paths)), RowSum(summed, axes, Operand(source, axes), select))
             total.append(tile(summed, *axes))
-    work.emit(Assign(statement.out.name, axes, added(list(dict.fromkeys(total)))))
-
-
-def added(terms: list[Expr]) -> Expr:
-    total, *rest = terms
-    for term in rest:
-        total = apply("add", total, term)
-    return total
+    work.emit(Assign(statement.out.name, axes, plus(*dict.fromkeys(total))))
 
 
 def product(work: Workspace, pair: tuple[Operand, Operand], axes: tuple[str, ...], name: str) -> Expr:
@@ -93,7 +86,7 @@ def inner_crossing(
     reads: Expr = tile(later, *both)
     if before:
         source = f"{gate}_paths_before"
-        work.emit(Assign(source, ("t",), added(before)))
+        work.emit(Assign(source, ("t",), plus(*before)))
         before.clear()
         reads = apply("add", reads, tile(source, "s"))
     work.emit(Assign(crossed, ("t",), keep("earlier", reads, *both), over=("s",)))

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs_of
-from glagen.ir.expr import Expr, apply, ref
+from glagen.ir.expr import Expr, plus, ref
 from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, Tiles, read, written
 from glagen.schedule.covers import Cover
 from glagen.schedule.lower import Lowering
@@ -128,9 +128,7 @@ def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:
 def _summed(goal: Goal) -> tuple[str, list[Line]]:
     if len(goal.parts) == 1:
         return goal.parts[0].name, []
-    total: Expr = ref(goal.parts[0].name, goal.parts[0].indices)
-    for part in goal.parts[1:]:
-        total = apply("add", total, ref(part.name, part.indices))
+    total = plus(*(ref(part.name, part.indices) for part in goal.parts))
     return f"{goal.target}_total", [Assign(f"{goal.target}_total", goal.parts[0].indices, total)]
 
 

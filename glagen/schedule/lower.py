@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, Contract, Crossing, Decay, GateGradient, Map, Operand, Statement
-from glagen.ir.expr import Apply, Expr, Number, Ref, apply
+from glagen.ir.expr import Apply, Expr, Number, Ref, plus, times
 from glagen.ir.kernel import Assign, Dot, Line
 from glagen.schedule.crossings import gate_gradient
 from glagen.schedule.factors import SUFFIX, bare, between, factor
 from glagen.schedule.merge import merge_blocks
-from glagen.schedule.tile import Crossed, Workspace, axes_of, keep, natural, tile, times
+from glagen.schedule.tile import Crossed, Workspace, axes_of, keep, natural, tile
 from glagen.schedule.triangle import covered_apply, covered_scores
 from glagen.schedule.turn import COLUMN
 
@@ -98,9 +98,7 @@ class Lowering(Workspace):
 
     def _carry(self, carry: Carry) -> Expr:
         kept = times(natural(carry.carried), *(factor(self, d) for d in carry.decays))
-        for added in carry.added:
-            kept = apply("add", kept, natural(added))
-        return kept
+        return plus(kept, *(natural(added) for added in carry.added))
 
     def _outer(self, statement: Contract) -> None:
         """A product with at most one row index in each decay: scale operands, multiply, scale the result."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glagen.ir.chunk import Operand
-from glagen.ir.expr import Expr, apply, ref
+from glagen.ir.expr import plus, ref
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Line, RowSum, read, written
 
 
@@ -45,10 +45,7 @@ def _join_sums(body: tuple[BlockLine, ...]) -> tuple[BlockLine, ...]:
         if len(group) < 2:
             continue
         last = group[-1]
-        sources = [ref(line.source.name, line.source.indices) for line in group]
-        total: Expr = sources[0]
-        for source in sources[1:]:
-            total = apply("add", total, source)
+        total = plus(*(ref(line.source.name, line.source.indices) for line in group))
         joined = f"{last.name}_paths" + ("_anchored" if last.select.startswith("leaf") else "")
         at = out.index(last)
         axes = last.source.indices

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from glagen.ir.expr import Apply, Expr, Ref, apply
+from glagen.ir.expr import Apply, Expr, Ref, apply, plus, times
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Line, RowSum, Store, read
-from glagen.schedule.tile import tile, times
+from glagen.schedule.tile import tile
 
 
 def lightened(lines: list[Line], looped: str | None, causal: bool) -> list[Line]:
@@ -77,9 +77,8 @@ def _with_paths_from_start(lines: list[Line], gate: str) -> list[Line]:
         if isinstance(x, Blocks) and _is_anchored(x, gate):
             return replace(x, body=tuple(replace(y, spared=True) if y in spared else y for y in x.body))
         if isinstance(x, Assign) and x.name in names.values():
-            total = x.expr
-            for tiles in (y.source for y in spared if names[y.select] == x.name):
-                total = apply("add", total, tile(tiles.name, *tiles.indices))
+            sources = (y.source for y in spared if names[y.select] == x.name)
+            total = plus(x.expr, *(tile(source.name, *source.indices) for source in sources))
             return replace(x, mild=total) if total != x.expr else x
         if isinstance(x, Assign) and not x.over and none & set(read(x)):
             return replace(x, mild=_without(x.expr, none))

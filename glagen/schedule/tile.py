@@ -14,13 +14,6 @@ def tile(name: str, *axes: str) -> Ref:
     return ref(name, axes)
 
 
-def times(*factors: Expr) -> Expr:
-    product, *rest = factors
-    for f in rest:
-        product = apply("mul", product, f)
-    return product
-
-
 def keep(mask: str, x: Expr, *axes: str) -> Expr:
     """x where the mask holds, else 0. A mask's name begins with %, as no name of a spec can."""
     return apply("keep", tile(f"%{mask}", *axes), x)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 from glagen.ir.chunk import Contract, Decay, Operand
-from glagen.ir.expr import Expr, Ref, apply, number
+from glagen.ir.expr import Expr, Ref, apply, number, times
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Dot, RowSum
 from glagen.schedule.factors import bare
-from glagen.schedule.tile import Crossed, Workspace, axes_of, choose, keep, natural, paths_from_start, tile, times
+from glagen.schedule.tile import Crossed, Workspace, axes_of, choose, keep, natural, paths_from_start, tile
 
 ANCHORED = ("leaf", "guard", "quarters")  # kinds of blocks with a growth
 MARK = {"guard": "_anchored", "quarters": "_quartered"}  # of names, where a cover has several of these

@@ -46,6 +46,12 @@ def test_kernel(golden: Callable[[str, str], None]) -> None:
     golden("dump/kernel.txt", dump_kernel(kernel))
 
 
+def test_kernel_of_gradients(golden: Callable[[str, str], None]) -> None:
+    """With what is otherwise in runs for mild gates."""
+    kernel = next(k for k in plan(DOCUMENT, Options()).kernels if k.name == "key_gradients")
+    golden("dump/key_gradients.txt", dump_kernel(kernel))
+
+
 @pytest.mark.parametrize("cover", ["auto", "subchunk", "bisect", "guarded"])
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_every_spec_can_be_dumped(path: Path, cover: str) -> None:
