@@ -42,8 +42,8 @@ def configure(program: ChunkProgram, text: KernelText) -> list[str]:
     return lines
 
 
-def start(program: ChunkProgram, text: KernelText, renamed: dict[str, str]) -> list[str]:
-    """One launch of a kernel that is configured."""
+def start(program: ChunkProgram, text: KernelText, renamed: dict[str, str], read: str = "H") -> list[str]:
+    """One launch of a kernel that is configured. `read`: how many heads there are of what its heads read."""
     kernel: Kernel = text["kernel"]
     heads = _heads(kernel)
     values = []
@@ -56,7 +56,7 @@ def start(program: ChunkProgram, text: KernelText, renamed: dict[str, str]) -> l
     if kernel.runs_twice:
         values += [*["slots // strong.shape[0]"] * text["notes"], "again", "programs"]
     values += [*text["scalars"], "T", heads]
-    constants = [*(_group(program, name, heads) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
+    constants = [*(_group(program, name, heads, read) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     constants += ["NOTES=strong.shape[-1]"] * (text["notes"] and kernel.runs_twice)
     return [
         "_launch(",
@@ -94,12 +94,12 @@ def noted(text: KernelText) -> list[str]:
     return ["strong"] if text["notes"] else []
 
 
-def _group(program: ChunkProgram, name: str, heads: str) -> str:
+def _group(program: ChunkProgram, name: str, heads: str, read: str) -> str:
     """A keyword argument: how many of the kernel's heads share one of a tensor's."""
     if name == "GROUP":
         return "GROUP=GROUP"
     if name == READS:
-        return f"{READS}=M // H"
+        return f"{READS}=M // {read}"
     declaration = next(d for d in program.recurrence.declarations if f"GROUP_{d.name}" == name)
     return f"{name}={heads} // {heads_of(declaration)}"
 
@@ -156,15 +156,32 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         ),
         *indented([new(f, "N", "H", "K", "V") for f in finals]),
         *indented(_sums(program, kernels, "sums")),
+        *indented([] if _judged(kernels) else _scores(program, kernels)),
         '    kept = states == "saved"',
         '    if _stays_on_chip("fused", states, N * M, K, V, dtype):',
         f"        {chunk_states(state, 'H')} if kept else None",
         *indented(launch(program, kernels["fused"]), 2),
         "    else:",
         f"        {', '.join([name, *noted(kernels['states'])])} = _states_triton({', '.join(given)})",
+        *indented(_scores(program, kernels) if _judged(kernels) else [], 2),
         *indented(launch(program, kernels["outputs"]), 2),
         f"    return {results}, {name} if kept else torch.empty(0, dtype=_kept_type(dtype), device=device)",
     ]
+
+
+def _scores(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
+    """Scores for kernels that load them, if there is a kernel that makes any."""
+    if "scores" not in kernels:
+        return []
+    text = kernels["scores"]
+    names = [identifier(store.target) for store in text["kernel"].stores]
+    given = [*arguments(program), "packing", *noted(text)]
+    return [f"{', '.join(names)} = _scores_triton({', '.join(given)})"]
+
+
+def _judged(kernels: dict[str, KernelText]) -> bool:
+    """Do scores wait for walks, which note where gates are strong?"""
+    return "scores" in kernels and kernels["scores"]["kernel"].runs_twice
 
 
 def _sums(program: ChunkProgram, kernels: dict[str, KernelText], prefix: str) -> list[str]:
@@ -231,6 +248,7 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
         else:
             lines += indented(allocations)
             lines.append(f"    if {_asked(renamed, order, around=False)}:")
+        lines += indented(_scores(program, kernels) if text["kernel"].ready else [], 2)
         lines += indented(launch(program, text, renamed), 2)
     lines.append("    return (")
     for g in program.gradients:
@@ -261,6 +279,7 @@ def _walk_back_on_chip(
         "if on_chip:",
         f"    {chunk_states(state.adjoint_end, 'M')}",
         f"    {new(f'{state.adjoint}_initial', 'N', 'M', 'K', 'V')} if needs[{len(program.gradients)}] else None",
+        *indented(_scores(program, kernels)),
         *indented(launch(program, kernels[role], {target: name for target, (name, _, _) in buffers.items()})),
         "else:",
         f"    {walk_back}",

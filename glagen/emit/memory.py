@@ -20,7 +20,8 @@ class Tensor:
     """A tensor argument of a kernel: `kind` says how it lies in memory.
 
     rows: [B, T, H, axes]; head: [H, axes]; state: [N, H, K, V]; states: [slots, H, K, V];
-    remains: [N, H, axes]; row_parts: [B, T, H, axes, blocks]; head_parts: [slots, H, axes, blocks].
+    remains: [N, H, axes]; row_parts: [B, T, H, axes, blocks]; head_parts: [slots, H, axes, blocks];
+    matrices: [slots, H, CHUNK, CHUNK].
     `shared`: the constexpr that says how many heads of the kernel share one of the tensor's; "" if each has its own.
     """
 
@@ -72,6 +73,8 @@ class KernelMemory:
         Only where a tile begins may be beyond what 32 bits count: in it, fewer bits are fewer instructions.
         """
         self.tensors.setdefault(tensor.name, tensor)
+        if tensor.kind == "matrices":
+            return self._matrix(tensor, tensor.axes), ""
         parts = self._offsets(tensor)
         if tensor.kind in ("rows", "states") and len(tensor.axes) > 1:
             name = tensor.name.removesuffix("_out")
@@ -81,6 +84,11 @@ class KernelMemory:
         if len(tensor.axes) > 1 and tensor.kind != "state":
             mask = self._named(f"in_{''.join(tensor.axes)}", mask)
         return " + ".join([f"{identifier(tensor.name)}_ptr", *parts]), mask
+
+    def _matrix(self, tensor: Tensor, axes: tuple[str, ...]) -> str:
+        """Where a chunk's matrix lies, in a tile with these axes; rows are t."""
+        row, column = (spread_triton("row", (axis,), axes) for axis in tensor.axes)
+        return f"{identifier(tensor.name)}_ptr + (slot * H + h) * (CHUNK * CHUNK) + {row} * CHUNK + {column}"
 
     def _named(self, name: str, value: str) -> str:
         if not any(name in scope for scope in self.scopes):

@@ -12,8 +12,9 @@ import glagen
 from glagen.emit.helpers import HELPER_NEEDS, TRITON_HELPERS, TWIN_HELPERS
 from glagen.emit.interface import default_lines, interface, lead
 from glagen.emit.launch import launches
-from glagen.emit.memory import BLOCK, BOUND, EXTENT
+from glagen.emit.memory import BLOCK, BOUND, EXTENT, READS
 from glagen.emit.pytorch import TwinPrinter
+from glagen.emit.scores import scores
 from glagen.emit.step import step
 from glagen.emit.triton import ROW_MASKS, KernelPrinter
 from glagen.emit.walks import walks
@@ -117,12 +118,12 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "kernels": kernels,
         "guarded": any(k.runs_twice for k in schedule.kernels),
         "tiles": [(k.name, k.tiles) for k in schedule.kernels],
-        "launches": [*walks(program, roles), *launches(program, roles)],
+        "launches": [*walks(program, roles), *scores(program, roles), *launches(program, roles)],
         "widest_fused": schedule.widest_fused,
         "faster_fused": dict(schedule.faster_fused),
         "exact_states": schedule.exact_states,
         "divides": rec.divides,
-        "forward": ", ".join(f'"{name}"' for name in FORWARD),
+        "forward": ", ".join(f'"{k.name}"' for k in schedule.kernels if k.name in FORWARD),
         "walks": ", ".join(f'"{name}"' for name in WALKS),
         "tuned": schedule.tuned,
         "in_turn": in_turn,
@@ -147,7 +148,11 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     runs = not kernel.scans and any(x.kernel == kernel.name and x.run > 1 for x in schedule.tuned)
     printer = KernelPrinter(kernel, program, schedule.chunk)
     body = printer.print()
+    notes = kernel.runs_twice != bool(kernel.judges)  # that of a walk; one that has to judge by itself has none
     words = set(re.findall(r"\w+", "\n".join(body)))
+    words |= (
+        {READS} if notes and kernel.runs_twice and not kernel.reduces_heads else set()
+    )  # it looks at a state's notes
     groups = [word for word in (*printer.shared.values(), "GROUP") if word in words]
     return {
         "role": kernel.name,
@@ -168,7 +173,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "runs_twice": kernel.runs_twice,
         "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges],
         "beyond": _beyond(kernel.judges),
-        "notes": kernel.runs_twice != bool(kernel.judges),  # that of a walk; one that has to judge by itself has none
+        "notes": notes,
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in printer.masks],
         "uses": words & {"WIDE", "MILD", "REAL", "blocks_i", "blocks_j"}
         | {f"blocks_{a}" for a in kernel.owned if a not in kernel.whole},
@@ -193,8 +198,9 @@ def tensor_shape(kind: str, axes: tuple[str, ...]) -> str:
         "state": ["N", "H"],
         "remains": ["N", "H"],
         "states": ["slots", "H"],
+        "matrices": ["slots", "H"],
     }[kind]
-    tail = ["blocks"] if kind.endswith("_parts") else []
+    tail = {"row_parts": ["blocks"], "head_parts": ["blocks"], "matrices": ["CHUNK", "CHUNK"]}.get(kind, [])
     return f"[{', '.join(lead + features + tail)}]"
 
 

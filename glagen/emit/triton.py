@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from glagen.emit.blocks import IN_TRITON, opening_text
 from glagen.emit.lines import full_axes, summed_positions
 from glagen.emit.memory import BOUND, EXTENT, Tensor, shape
@@ -11,7 +13,7 @@ from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Operand
 from glagen.ir.expr import Apply, Ref
-from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Kernel, Line, Load, Loop, RowSum, Store, written
+from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Kernel, Line, Load, Loop, RowSum, Store, read, written
 
 ROW_MASKS = {
     "causal": "row[:, None] >= row[None, :]",
@@ -36,6 +38,7 @@ class KernelPrinter(KernelStates):
         self.has_same_bits = kernel.runs_twice and not kernel.of_gradients  # in both runs, where gates are mild
         self.masks: dict[str, None] = {}
         self.narrow: set[str] = set()  # tiles that may not be float32
+        self.loaded: set[str] = set()  # scores that were made before
         self.scalars: dict[str, None] = {}
         self.writer = Writer(TRITON, self._tile)
         self.as_it_is = Writer(TRITON, lambda r: self._tile(r).removesuffix(f".to({self.real})"))
@@ -121,6 +124,7 @@ class KernelPrinter(KernelStates):
     def _out(self, store: Store) -> Tensor:
         blocked = [a for a in self.kernel.owned if a not in self.kernel.whole and a not in store.axes]
         kind = ("row_parts" if blocked else "rows") if "t" in store.axes else "head_parts"
+        kind = "matrices" if "s" in store.axes else kind
         # a gradient that nobody wants is not given; sums for other kernels are
         optional = self.kernel.reduces_heads or bool(self.kernel.of_gradients and self.kernel.scans)
         return self._tensor(f"{store.target}_out", kind, store.axes, optional)
@@ -146,11 +150,36 @@ class KernelPrinter(KernelStates):
     def _body(self, body: tuple[Line | Loop, ...]) -> None:
         for name, axes in self.kernel.zeros.items():
             self._line(f"{identifier(name)} = tl.zeros({shape(axes)}, dtype={self.real})")
-        for item in body:
-            if isinstance(item, Loop):
-                self._loop(item)
-            else:
-                self._any(item)
+        self._items(body)
+
+    def _items(self, items: tuple[Line | Loop, ...]) -> None:
+        """Lines and loops in order; those that only make scores where nobody else has."""
+        for spared, group in itertools.groupby(items, self._is_spared):
+            if spared:
+                self._line(f"if {identifier(self.kernel.ready[0].tensor)}_ptr is None:")
+                self._enter()
+            for item in group:
+                self._load_ready(item)
+                if isinstance(item, Loop):
+                    self._loop(item)
+                else:
+                    self._any(item)
+            if spared:
+                self._leave()
+
+    def _is_spared(self, item: Line | Loop) -> bool:
+        return self.kernel.spared >= frozenset(item.body if isinstance(item, Loop) else (item,))
+
+    def _load_ready(self, item: Line | Loop) -> None:
+        """Scores that were made before, if any, ahead of what first uses them."""
+        users = [x for x in (item.body if isinstance(item, Loop) else (item,)) if x not in self.kernel.spared]
+        used = {name for line in users for name in read(line)}
+        for ready in self.kernel.ready:
+            if ready.tile in used and ready.tile not in self.loaded:
+                self.loaded.add(ready.tile)
+                tensor = self._tensor(ready.tensor, "matrices", ("t", "s"), optional=True)
+                self.tensors.setdefault(tensor.name, tensor)
+                self._given(tensor, f"{identifier(ready.tile)} = tl.load({self._matrix(tensor, ready.axes)})")
 
     def _loop(self, loop: Loop) -> None:
         a, extent = loop.axis, EXTENT[loop.axis]
@@ -158,8 +187,7 @@ class KernelPrinter(KernelStates):
         self._enter()
         self._line(f"{a} = block_{a} * BLOCK_{extent} + tl.arange(0, BLOCK_{extent})")
         self._line(f"in_{extent} = {a} < {extent}")
-        for line in loop.body:
-            self._any(line)
+        self._items(loop.body)
         self._leave()
 
     def _any(self, line: Line) -> None:

@@ -11,7 +11,7 @@ from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Contract, Crossing, GateGradient, Map, Statement
 from glagen.ir.document import Declaration
 from glagen.ir.expr import show
-from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Kernel, Line, Load, Loop, RowSum, Scan, Store
+from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Kernel, Line, Load, Loop, RowSum, Scan, Store, written
 from glagen.ir.recurrence import Recurrence
 
 INDENT = "  "
@@ -79,6 +79,8 @@ def dump_kernel(kernel: Kernel) -> str:
     walk += [f"whole {','.join(kernel.whole)}"] if kernel.whole else []
     walk += [f"walks {kernel.direction}"] if kernel.direction else []
     lines = [f"kernel {kernel.name}: {'; '.join(walk)}"]
+    without = ", ".join(sorted({name for line in kernel.spared for name in written(line)}))
+    lines += [f"given {x.tensor}: {x.tile}{_axes(x.axes)} = load, without {without}" for x in kernel.ready]
     lines += [f"zero {name}{_axes(axes)}" for name, axes in kernel.zeros.items()]
     for item in kernel.body:
         if isinstance(item, Loop):

@@ -197,8 +197,17 @@ class Judge:
         return f"{self.sums}_least"
 
 
-FORWARD = ("states", "outputs", "fused")  # the kernels that make states and outputs, by name
+FORWARD = ("states", "scores", "outputs", "fused")  # the kernels that make states and outputs, by name
 WALKS = ("states", "adjoint_states")  # those that keep what enters or leaves each chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Scores that another kernel may have made: their tensor, and the tile, [t, s] or [s, t], they are loaded in."""
+
+    tensor: str
+    tile: str
+    axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +231,8 @@ class Kernel:
     `reduces_heads`: it makes gradients, and a program takes in turn all heads that share a head of some tensor.
     `sums`: local sums that it loads, for it has no more than a block of the axis they are over.
     `judges`: by what a kernel that walks notes whether gates are strong, if it or others need to know.
+    `ready`: scores that it loads, all or none, where a kernel of their own has made them; then it does without the
+    lines of `spared`.
     """
 
     name: str
@@ -237,6 +248,8 @@ class Kernel:
     reduces_heads: bool = False
     sums: tuple[str, ...] = ()
     judges: tuple[Judge, ...] = ()
+    ready: tuple[Ready, ...] = ()
+    spared: frozenset[Line] = frozenset()
 
     @property
     def of_gradients(self) -> bool:

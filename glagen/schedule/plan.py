@@ -6,13 +6,14 @@ import itertools
 from dataclasses import replace
 
 from glagen.errors import UnprovableError
-from glagen.ir.chunk import Carry, ChunkProgram, inputs_of
+from glagen.ir.chunk import Carry, ChunkProgram, Operand, inputs_of
 from glagen.ir.expr import refs
 from glagen.ir.invariants import require_sound
 from glagen.ir.kernel import WALKS, Kernel, Line, Scan
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import Tuned
+from glagen.schedule.apart import made_apart, scores
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.kernels import Goal, Shape, build, gradient_goals, needed, order_twin, scan_of
@@ -30,7 +31,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     chunk = chunk_of(program)
     covers = _covers(program, chunk, options)
     faster_fused = FASTER_FUSED if gated_sides(program) in FUSED_SIDES and not program.recurrence.part_of else {}
-    kernels = _kernels(program, covers)
+    kernels = _kernels(program, covers, _made_apart(program, chunk, options))
     results = [o.name for o in program.outputs] + [s.end for s in program.states]
     gradients = [p.name for g in program.gradients for p in g.parts] + [s.adjoint for s in program.states]
     return Schedule(
@@ -47,16 +48,26 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     )
 
 
-def _tuned(program: ChunkProgram, chunk: int, kernels: tuple[Kernel, ...], options: Options) -> tuple[Tuned, ...]:
-    """The measured configurations for kernels like these; none for those that multiply float32 beside any inputs."""
+def _measured(program: ChunkProgram, chunk: int, options: Options) -> tuple[Tuned, ...]:
+    """The measured configurations for recurrences like this; none for those that multiply float32 beside any inputs."""
     table = shipped() if options.tuned is None else options.tuned
-    names = {kernel.name for kernel in kernels}
-    alike = tuple(x for x in table if (x.gates, x.chunk) == (gated_sides(program), chunk) and x.kernel in names)
+    alike = tuple(x for x in table if (x.gates, x.chunk) == (gated_sides(program), chunk))
     if program.recurrence.part_of:
         return ()
     if _needs_exact_states(program.recurrence):
         return tuple(x for x in alike if x.kernel not in WALKS)
     return alike
+
+
+def _tuned(program: ChunkProgram, chunk: int, kernels: tuple[Kernel, ...], options: Options) -> tuple[Tuned, ...]:
+    """Those of its kernels."""
+    names = {kernel.name for kernel in kernels}
+    return tuple(x for x in _measured(program, chunk, options) if x.kernel in names)
+
+
+def _made_apart(program: ChunkProgram, chunk: int, options: Options) -> tuple[Operand, ...]:
+    """The scores that a kernel of their own is to make: where that was measured to be faster, for some heads."""
+    return scores(program) if any(x.kernel == "scores" for x in _measured(program, chunk, options)) else ()
 
 
 def _needs_exact_states(recurrence: Recurrence) -> bool:
@@ -86,8 +97,9 @@ def _covers(program: ChunkProgram, chunk: int, options: Options) -> dict[str, Co
     return covers
 
 
-def _kernels(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kernel, ...]:
-    """In order of launch: the two forms of the forward, then the backward."""
+def _kernels(program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Operand, ...]) -> tuple[Kernel, ...]:
+    """In order of launch: the two forms of the forward, then the backward. `apart`: scores that a kernel of their own
+    may make."""
     ends = tuple(s.end for s in program.states)
     adjoints = tuple(s.adjoint for s in program.states)
     outputs = tuple(Goal(o.name, (o,)) for o in program.outputs)
@@ -120,7 +132,21 @@ def _kernels(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kernel, .
         _sums(program, covers, "backward_sums", backward),
         backward,
     )
-    return tuple(itertools.chain(*made))
+    kernels = tuple(itertools.chain(*made))
+    return _with_scores(program, covers, kernels, apart) if apart else kernels
+
+
+def _with_scores(
+    program: ChunkProgram, covers: dict[str, Cover], kernels: tuple[Kernel, ...], apart: tuple[Operand, ...]
+) -> tuple[Kernel, ...]:
+    """The same kernels, after one that makes these scores, and with what they do without where it has."""
+    doc = "The scores of one chunk, for kernels that hold a block of value columns at a time."
+    goals = tuple(Goal(x.name, (x,)) for x in apart)
+    maker = build(program, covers, Shape("scores", doc, (), "i", makes_sums=True), goals, ())
+    # one that finds out by its own walk whether gates are strong has no scores that were made for such gates
+    own = {k.name for k in kernels if k.whole and maker.runs_twice}
+    takers = {k.name for k in kernels if "j" in k.owned and k.name not in WALKS} - own
+    return maker, *(made_apart(k, apart) if k.name in takers else k for k in kernels)
 
 
 def _walks_back_on_chip(program: ChunkProgram, goals: tuple[Goal, ...]) -> bool:

@@ -13,13 +13,17 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from glagen.check import check
+from glagen.derive import derive
 from glagen.errors import Source
 from glagen.ir.document import Document
 from glagen.ir.schedule import Options
+from glagen.ir.tuned import DTYPES, Tuned
 from glagen.loader import import_path, load
 from glagen.parse import parse
 from glagen.reference import output_names
 from glagen.regimes import Case, draw
+from glagen.schedule.tiles import chunk_of, gated_sides
 from glagen.tolerances import Precision
 from glagen.verify import op_results
 
@@ -43,9 +47,9 @@ def generated(name: str) -> ModuleType:
 
 
 @functools.lru_cache(maxsize=64)
-def compiled(text: str, cover: str = "auto") -> ModuleType:
+def compiled(text: str, cover: str = "auto", tuned: tuple[Tuned, ...] | None = None) -> ModuleType:
     """The module that a spec compiles to."""
-    return load(Source("test.yaml", text), Options(cover=cover))
+    return load(Source("test.yaml", text), Options(cover, tuned))
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -88,6 +92,15 @@ def keep_on_chip(module: ModuleType) -> None:
 def cut_in_pieces(module: ModuleType) -> None:
     """Sequences, in pieces of one chunk, as if there were room on the GPU for all of them."""
     module.LONG, module.PIECE, module._multiprocessors = 1, 1, lambda: 10**6
+
+
+def scores_apart(document: Document, architecture: int, K: int, V: int) -> tuple[Tuned, ...]:
+    """A table by which a kernel of their own makes the scores of heads of so many columns, of all types."""
+    program = derive(check(document))
+    like = {"architecture": architecture, "gates": gated_sides(program), "chunk": chunk_of(program), "K": K, "V": V}
+    tiles = {"block_K": 16, "block_V": 16, "warps": 4, "stages": 2, "run": 2}
+    names = {"kernel": "scores", "workload": "", "device": ""}
+    return tuple(Tuned(dtype=dtype, **like, **tiles, **names, rule=1.0, measured=0.5) for dtype in DTYPES)  # type: ignore[arg-type]
 
 
 # -- states one by one, however many an op has -------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from tests.numerics.helpers import (
     flattened,
     generated,
     keep_on_chip,
+    scores_apart,
     spec_text,
 )
 
@@ -44,6 +45,7 @@ FP32 = replace(PRECISIONS["fp32"], budget=1e-4)  # parameters' gradients are sum
 CASES = (Case(1, 80, 1, 20, 36), Case(1, 1, 2, 16, 16, state=False), Case(2, 65, 1, 32, 5))
 MIXED = {"gla": ["g"], "gla_kv": ["gk", "gv"], "gla_v": ["g"], "rwkv6": ["w"]}  # gates of specs
 FEW_ROWS = ("gla", "gla_kv")
+APART = ("gla", "gla_v", "simple_gla", "linear_attn", "rwkv6")
 PIECES = ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_attn", "gsa", "mlstm")
 
 
@@ -118,6 +120,8 @@ def main(name: str) -> int:
         return told(rows)
     if name == "carried":
         return told([carried(pieces, reverse) for pieces in (1, 2, 8, 9, 16, 20) for reverse in (False, True)])
+    if name == "apart":
+        return told([row for spec in APART for row in with_scores_apart(spec)])
     if name == "few_rows":
         return told([row for spec in FEW_ROWS for row in of_few_rows(spec)])
     if name == "random":
@@ -239,6 +243,27 @@ def in_pieces(name: str) -> list[dict]:
     )
     assert cut and all(found == {1, 2} for found in cut.values()), f"{name}: no sequence was cut"
     return [{"spec": name, **row} for row in report.to_dict()["rows"]]
+
+
+def with_scores_apart(name: str) -> list[dict]:
+    """The rows of a spec whose scores a kernel of their own makes, as a table says; with the state on chip, too."""
+    document, launched = document_of(spec_text(name)), set()
+    module = compiled(spec_text(name), tuned=scores_apart(document, 0, 32, 64))
+    launch = module._launch
+
+    def watched(kernel, programs, device, *arguments, **constants):
+        launched.add(kernel.fn.__name__)
+        launch(kernel, programs, device, *arguments, **constants)
+
+    module._launch = watched
+    given = {"cases": [Case(1, 70, 2, 20, 36)], "modes": ["saved"]}
+    rows = verify(document, module, precisions=["fp32"], regimes=["reset"], **given).to_dict()["rows"]
+    keep_on_chip(module)
+    for precision, regime in (("fp32", "mild"), ("fp16", "strong")):
+        report = verify(document, module, precisions=[precision], regimes=[regime], invariants=False, **given)
+        rows += report.to_dict()["rows"]
+    assert f"{name}_scores_kernel" in launched, launched
+    return [{"spec": name, **row} for row in rows]
 
 
 def carried(pieces: int, reverse: bool) -> dict:

@@ -89,6 +89,11 @@ def test_sequences_in_pieces():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_scores_that_a_kernel_of_their_own_makes():
+    result = _worker("apart")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_what_enters_each_piece():
     result = _worker("carried")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]

@@ -13,6 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from glagen.errors import Source
+from glagen.ir.schedule import Options
+from glagen.pipeline import compile_spec
+from tests.numerics.helpers import document_of, scores_apart
+
 ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("GLAGEN_FULL") == "1"
 NAMES = sorted(p.stem for p in (ROOT / "specs").glob("*.yaml"))
@@ -23,9 +28,9 @@ import torch
 from glagen.loader import import_path
 from glagen.parse import parse, read
 from glagen.targets import build
-root, name, target, dtype, K, V = sys.argv[1:]
+root, folder, name, target, dtype, K, V = sys.argv[1:]
 document = parse(read(Path(root) / "specs" / f"{name}.yaml"))
-module = import_path(Path(root) / "generated" / f"{name}.py", "generated_" + name)
+module = import_path(Path(folder) / f"{name}.py", "generated_" + name)
 built = build(module, document, target, getattr(torch, dtype), int(K), int(V))
 version = tuple(int(n) for n in module.triton.knobs.nvidia.ptxas.version.split("."))
 print(json.dumps([dataclasses.asdict(b) | {"fits": b.fits, "sound": version >= (13, 3)} for b in built]))
@@ -52,10 +57,12 @@ KERNELS |= {"value_gradients_kernel", "carry_kernel", "step_kernel"}
 WALK_BACK = "fused_value_gradients_kernel"
 
 
-def built(name: str, target: str, dtype: str, K: int, V: int, folder: Path) -> list[dict]:
+def built(
+    name: str, target: str, dtype: str, K: int, V: int, folder: Path, modules: Path = ROOT / "generated"
+) -> list[dict]:
     environment = {n: x for n, x in os.environ.items() if n != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(folder)}
-    command = [sys.executable, "-c", WORKER, str(ROOT), name, target, dtype, str(K), str(V)]
+    command = [sys.executable, "-c", WORKER, str(ROOT), str(modules), name, target, dtype, str(K), str(V)]
     run = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert run.returncode == 0, run.stderr[-1500:]
     return json.loads(run.stdout.splitlines()[-1])
@@ -82,6 +89,17 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
             assert 0 < b["registers"] <= 255
         if target == "sm_90":
             assert ("HGMMA" in b["mma"]) <= b["sound"], f"{b['kernel']} uses wgmma, which this assembler gets wrong"
+
+
+@pytest.mark.parametrize("name", ["gla", "linear_attn"])
+def test_kernels_build_that_have_scores_made_for_them(name, tmp_path):
+    pytest.importorskip("triton")
+    text = (ROOT / "specs" / f"{name}.yaml").read_text()
+    table = scores_apart(document_of(text), 9, 64, 64)
+    (tmp_path / f"{name}.py").write_text(compile_spec(Source(f"{name}.yaml", text), Options(tuned=table)))
+    found = built(name, "sm_90", "bfloat16", 64, 64, tmp_path / "cache", tmp_path)
+    assert all(b["fits"] and not b["fused"] for b in found)
+    assert any(b["mma"] for b in found if b["kernel"] == f"{name}_scores_kernel")
 
 
 def test_targets_have_names():

@@ -1,0 +1,42 @@
+"""Scores of a chunk, made by a kernel of their own.
+
+Scores have no value columns, but a kernel that owns a block of those needs them whole: where heads have several blocks,
+each of its programs makes the same scores. Made once they are small, CHUNK by CHUNK numbers beside K by V of a state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from glagen.ir.chunk import ChunkProgram, Contract, Operand, inputs_of
+from glagen.ir.kernel import Kernel, Ready, written
+from glagen.schedule.kernels import needed
+from glagen.schedule.order import pruned
+
+WAYS = {"": ("t", "s"), "_T": ("s", "t")}  # round which a kernel has them, by the ends of their names
+
+
+def scores(program: ChunkProgram) -> tuple[Operand, ...]:
+    """Matrices [t, s] of the forward that are made of no state and no value columns."""
+    states = {name for state in program.states for name in (state.name, state.adjoint_end)}
+    found = []
+    for statement in program.forward:
+        if isinstance(statement, Contract) and statement.out.indices == ("t", "s"):
+            made_of = needed(program, [statement.out.name], states)
+            if not states & {name for s in made_of for name in inputs_of(s)}:
+                found.append(statement.out)
+    return tuple(found)
+
+
+def made_apart(kernel: Kernel, matrices: tuple[Operand, ...]) -> Kernel:
+    """The same kernel, with what it does without where these scores are given."""
+    ways = [Ready(m.name, m.name + mark, axes) for m in matrices for mark, axes in WAYS.items()]
+    lines = kernel.lines
+    ready = tuple(way for way in ways if any(way.tile in written(line) for line in lines))
+    tiles = {way.tile for way in ready}
+    roots = [s.tile for s in kernel.stores] + [r for s in kernel.scans for r in s.reads]
+    roots += [judge.sums for judge in kernel.judges]
+    kept = frozenset(pruned([line for line in lines if not tiles & set(written(line))], roots))
+    if not kept <= frozenset(lines):  # a loop over blocks of which a part is needed
+        return kernel
+    return replace(kernel, ready=ready, spared=frozenset(lines) - kept)

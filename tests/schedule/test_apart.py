@@ -1,0 +1,60 @@
+"""Scores that a kernel of their own makes, where a table says so: which kernels can do without making them."""
+
+from __future__ import annotations
+
+import pytest
+
+from glagen.errors import Source
+from glagen.ir.kernel import WALKS, Kernel, Load, read, written
+from glagen.ir.schedule import Ensemble, Options, Schedule
+from glagen.pipeline import compile_spec, plan
+from tests.numerics.helpers import SPECS, document_of, scores_apart, spec_text
+
+
+def planned(name: str) -> Schedule | Ensemble:
+    document = document_of(spec_text(name))
+    table = scores_apart(document, 9, 64, 64) if len(document.states) == 1 else ()
+    return plan(document, Options(tuned=table))
+
+
+@pytest.mark.parametrize("name", [p.stem for p in SPECS])
+def test_kernels_do_without_what_makes_scores_and_without_nothing_else(name):
+    found = planned(name)
+    if isinstance(found, Ensemble):
+        assert not any(k.ready for part in found.parts for k in part.kernels)
+        return
+    kernels = {kernel.name: kernel for kernel in found.kernels}
+    assert "j" not in {axis for line in kernels["scores"].lines for axis in getattr(line, "axes", ())}
+    takers = [k for k in found.kernels if k.ready]
+    assert {"outputs", "value_gradients"} <= {k.name for k in takers}
+    for kernel in takers:
+        assert "j" in kernel.owned and kernel.name not in WALKS and kernel.spared
+        assert not (kernel.whole and kernels["scores"].runs_twice)
+        left = [line for line in kernel.lines if line not in kernel.spared]
+        known = {name for line in left for name in written(line)} | {ready.tile for ready in kernel.ready}
+        known |= {scan.tile for scan in kernel.scans}
+        made = {name for line in kernel.lines for name in written(line)}
+        wanted = {name for line in left for name in read(line)} | {store.tile for store in kernel.stores}
+        wanted |= {name for scan in kernel.scans for name in scan.reads} | {j.sums for j in kernel.judges}
+        assert wanted & made <= known
+        assert not {name for line in left for name in written(line)} & {ready.tile for ready in kernel.ready}
+
+
+def loads(kernel: Kernel) -> set[str]:
+    return {line.name for line in kernel.lines if isinstance(line, Load) and line not in kernel.spared}
+
+
+def test_what_is_not_loaded_then():
+    """Keys for outputs, queries for gradients of values; but keys where an output takes them by themselves."""
+    kernels = {(n, k.name): k for n in ("gla", "rwkv6") for k in planned(n).kernels}
+    assert loads(kernels["gla", "outputs"]) == {"g", "q", "S", "v"}
+    assert loads(kernels["gla", "value_gradients"]) == {"g", "k", "dS_end", "do"}
+    assert "k" in loads(kernels["rwkv6", "outputs"])
+
+
+def test_without_a_table_there_are_none():
+    document = document_of(spec_text("gla"))
+    kernels = plan(document, Options(tuned=())).kernels
+    assert "scores" not in {k.name for k in kernels} and not any(k.ready or k.spared for k in kernels)
+    text = compile_spec(Source("gla.yaml", spec_text("gla")), Options(tuned=scores_apart(document, 9, 64, 64)))
+    assert text.count("if scores_ptr is not None:") == 2 and "def _scores_triton(" in text
