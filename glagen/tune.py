@@ -2,11 +2,13 @@
 
 A candidate is an entry of a table, and is tried in the module that a spec compiles to with that entry. Every one is
 first held to the recurrence, in processes of their own, for building kernels takes longest; those that pass are then
-timed one after another, each kernel where the op launches it.
+timed one after another, each kernel where the op launches it. Whether a kernel of their own makes the scores
+(schedule/apart.py) is tried as a whole, with the best configurations of all that it concerns.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -24,12 +26,13 @@ from glagen.bench.workloads import Call, call
 from glagen.errors import Source
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Ensemble, Options, Schedule
-from glagen.ir.tuned import Tuned
+from glagen.ir.tuned import Tuned, merged
 from glagen.jobs import KILLED, processes
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
 from glagen.regimes import Case
+from glagen.schedule.apart import scores
 from glagen.schedule.tiles import FASTER_FUSED, gated_sides
 from glagen.verify import verify
 
@@ -45,6 +48,7 @@ CHUNKS = 9  # in the sequences that candidates are checked on, and a bit: more t
 HEADS = 8  # of those: the gradient of a scalar gate is one sum a head, of few of which most may be small by chance
 
 Say = Callable[[str], None]
+Table = tuple[Tuned, ...]
 
 
 def tune(
@@ -61,45 +65,68 @@ def tune(
     if not import_text(compile_spec(source, Options(tuned=())))._on_triton(torch.empty(0, device=device, dtype=DTYPE)):
         raise ValueError(f"kernels do not run on {device}")
     for workload in workloads:
-        kernels = [k for k in planned.kernels if not (k.whole and k.tiles.bfloat16[0] < workload.K)]
-        tried = [x for kernel in kernels for x in candidates(planned, kernel, workload, device)]
-        say(f"{workload.name}: checking {len(tried)} configurations")
-        right = _right(source, tried, workload, str(device), jobs, say)
         given = call(parse(source), workload, device, DTYPE)
-        for kernel in kernels:
-            say(f"{workload.name}: timing {kernel.name}")
-            yield from _best(source, kernel.name, [x for x in right if x.kernel == kernel.name], given)
+        measured = functools.partial(_measured, source, workload, given, device, jobs, say)
+        plain: Table = ()
+        for x in measured(()):
+            plain += (x,)
+            yield x
+        if scores(planned.program):
+            apart = tuple(measured((_scores_apart(planned, workload, device),)))
+            say(f"{workload.name}: timing the op")
+            made = any(x.kernel == "scores" for x in apart)
+            if made and _whole(source, merged(plain, apart), given) < GAIN * _whole(source, plain, given):
+                yield from apart
 
 
-def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: torch.device) -> tuple[Tuned, ...]:
+def _measured(
+    source: Source, workload: Workload, given: Call, device: torch.device, jobs: int, say: Say, base: Table
+) -> Iterator[Tuned]:
+    """The best for each kernel that is faster than by the rule; of those that `base` concerns, if it is not empty."""
+    planned = plan(parse(source), Options(tuned=base))
+    assert isinstance(planned, Schedule)
+    kernels = [k for k in planned.kernels if not (k.whole and k.tiles.bfloat16[0] < workload.K)]
+    kernels = [k for k in kernels if not base or k.ready or k.name == "scores"]
+    tried = [x for kernel in kernels for x in candidates(planned, kernel, workload, device)]
+    say(f"{workload.name}: checking {len(tried)} configurations")
+    right = _right(source, base, tried, workload, str(device), jobs, say)
+    for kernel in kernels:
+        say(f"{workload.name}: timing {kernel.name}")
+        yield from _best(source, base, kernel.name, [x for x in right if x.kernel == kernel.name], given)
+
+
+def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: torch.device) -> Table:
     """Configurations worth trying: tiles no wider than the heads, which threads can hold. They have no times yet."""
-    K, V = (max(16, 1 << (extent - 1).bit_length()) for extent in (workload.K, workload.V))
-    keys, values = (sorted({min(size, extent) for size in COLUMNS}) for extent in (K, V))
+    like = _configuration(planned, kernel.name, workload, device)
+    keys, values = (sorted({min(size, extent) for size in COLUMNS}) for extent in (like.K, like.V))
     threads, turns = (WALKING_WARPS, WALKING) if kernel.scans else (WARPS, TURNS)
-    found = itertools.product([K] if "i" in kernel.whole else keys, values, threads, turns)
-    major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
+    found = itertools.product(
+        [like.K] if "i" in kernel.whole else keys,
+        values if "j" in kernel.owned or kernel.looped == "j" else values[:1],
+        threads,
+        turns,
+    )
     return tuple(
-        Tuned(
-            architecture=major,
-            gates=gated_sides(planned.program),
-            chunk=planned.chunk,
-            kernel=kernel.name,
-            dtype=str(DTYPE).removeprefix("torch."),
-            K=K,
-            V=V,
-            block_K=key,
-            block_V=value,
-            warps=warps,
-            stages=stages,
-            run=run,
-            rule=0.0,
-            measured=0.0,
-            workload=str(workload),
-            device=_described(device),
-        )
+        replace(like, block_K=key, block_V=value, warps=warps, stages=stages, run=run)
         for key, value, warps, (stages, run) in found
         if FEWEST <= key * value / (32 * warps) <= MOST
     )
+
+
+def _scores_apart(planned: Schedule, workload: Workload, device: torch.device) -> Tuned:
+    """What has a kernel of their own make the scores, as the rule would."""
+    return replace(_configuration(planned, "scores", workload, device), block_K=64, block_V=16)
+
+
+def _configuration(planned: Schedule, kernel: str, workload: Workload, device: torch.device) -> Tuned:
+    """One of a kernel, for heads like those of a workload, by nobody measured."""
+    K, V = (max(16, 1 << (extent - 1).bit_length()) for extent in (workload.K, workload.V))
+    major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
+    like = {"architecture": major, "gates": gated_sides(planned.program), "chunk": planned.chunk, "kernel": kernel}
+    place = {"workload": str(workload), "device": _described(device)}
+    dtype = str(DTYPE).removeprefix("torch.")
+    tile = {"block_K": K, "block_V": V, "warps": 4, "stages": 1, "run": 1}
+    return Tuned(**like, dtype=dtype, K=K, V=V, **tile, rule=0.0, measured=0.0, **place)  # type: ignore[arg-type]
 
 
 def _described(device: torch.device) -> str:
@@ -112,9 +139,11 @@ def _described(device: torch.device) -> str:
 # -- what is right -----------------------------------------------------------------------------------------------------
 
 
-def _right(source: Source, tried: Sequence[Tuned], workload: Workload, device: str, jobs: int, say: Say) -> list[Tuned]:
-    """Those that can be launched, and pass."""
-    given = [(source, x, workload, device) for x in tried]
+def _right(
+    source: Source, base: Table, tried: Sequence[Tuned], workload: Workload, device: str, jobs: int, say: Say
+) -> list[Tuned]:
+    """Those that can be launched, and pass, beside what is in the table."""
+    given = [(source, base, x, workload, device) for x in tried]
     if jobs == 1:
         return [x for x, fine in zip(tried, itertools.starmap(_is_right, given), strict=True) if fine]
     found = []
@@ -128,11 +157,12 @@ def _right(source: Source, tried: Sequence[Tuned], workload: Workload, device: s
     return found
 
 
-def _is_right(source: Source, candidate: Tuned, workload: Workload, device: str) -> bool:
+def _is_right(source: Source, base: Table, candidate: Tuned, workload: Workload, device: str) -> bool:
     """Is the op with this configuration within its budget, in every regime? Builds what the workload launches, too."""
     from triton.errors import TritonError
 
-    document, module = parse(source), import_text(compile_spec(source, Options(tuned=(candidate,))))
+    document = parse(source)
+    module = import_text(compile_spec(source, Options(tuned=merged(base, (candidate,)))))
     case = Case(2, CHUNKS * module.CHUNK + 5, HEADS, workload.K, workload.V)
     with ExitStack() as changes:
         if candidate.kernel in FASTER_FUSED:
@@ -169,15 +199,27 @@ def _changed(module: ModuleType, **names: Any) -> Iterator[None]:
 # -- what is fast ------------------------------------------------------------------------------------------------------
 
 
-def _best(source: Source, kernel: str, right: Sequence[Tuned], given: Call) -> Iterator[Tuned]:
-    """The fastest, if it is faster than the rule's configuration."""
-    rule = _time(source, kernel, (), given)
-    times = [_time(source, kernel, (x,), given) for x in right]
-    if times and min(times) < GAIN * rule:
+def _best(source: Source, base: Table, kernel: str, right: Sequence[Tuned], given: Call) -> Iterator[Tuned]:
+    """The fastest, if it is faster than the rule's configuration, or if there is to be one."""
+    rule = _time(source, kernel, base, given)
+    times = [_time(source, kernel, merged(base, (x,)), given) for x in right]
+    if times and (min(times) < GAIN * rule or kernel in {x.kernel for x in base}):
         yield replace(right[times.index(min(times))], rule=round(rule, 4), measured=round(min(times), 4))
 
 
-def _time(source: Source, kernel: str, table: tuple[Tuned, ...], given: Call) -> float:
+def _whole(source: Source, table: Table, given: Call) -> float:
+    """Milliseconds of the op, forward and backward: the median."""
+    name, module = parse(source).name, import_text(compile_spec(source, Options(tuned=table)))
+    device = given.cotangents[0].device
+    totals = []
+    for _ in range(WARM + REPEATS):
+        stop = stopwatch(device)
+        _run(module, name, "", given)
+        totals.append(stop()())
+    return statistics.median(totals[WARM:])
+
+
+def _time(source: Source, kernel: str, table: Table, given: Call) -> float:
     """Milliseconds of a kernel in one call of the op, all its launches together: the median."""
     name, module = parse(source).name, import_text(compile_spec(source, Options(tuned=table)))
     launch, wanted = module._launch, getattr(module, f"{name}_{kernel}_kernel")

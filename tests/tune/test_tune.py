@@ -23,6 +23,7 @@ from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
 from tests.numerics.helpers import ROOT, spec_text
+from tests.tune.test_tables import ONE
 
 TINY = Workload("tiny", 1, 40, 2, 16, 32)
 SOURCE = Source("gla.yaml", spec_text("gla"))
@@ -37,19 +38,20 @@ from glagen.errors import Source
 from glagen.verify import verify
 
 def few(planned, kernel, workload, device, all=tuning.candidates):
-    rows = ((16, 32, 4, 1, 1), (16, 32, 4, 2, 8))
-    found = all(planned, kernel, workload, device) if kernel.name == "key_gradients" else ()
-    return [x for x in found if (x.block_K, x.block_V, x.warps, x.stages, x.run) in rows]
+    rows = {"key_gradients": ((16, 32, 4, 1, 1), (16, 32, 4, 2, 8)), "scores": ((16, 32, 4, 2, 8),)}
+    found = all(planned, kernel, workload, device)
+    return [x for x in found if (x.block_K, x.block_V, x.warps, x.stages, x.run) in rows.get(kernel.name, ())]
 
 tuning.verify = functools.partial(verify, regimes=("mild",), modes=("saved",))
 tuning.candidates = few
-tuning.GAIN, tuning.REPEATS, tuning.DTYPE, tuning.PRECISION = 1e9, 3, torch.float32, "fp32"  # it has no bfloat16
+tuning.GAIN, tuning.WARM, tuning.REPEATS = 1e9, 1, 1
+tuning.DTYPE, tuning.PRECISION = torch.float32, "fp32"  # it has no bfloat16
 workload = Workload("tiny", 1, 40, 2, 16, 32)
 source = Source("gla.yaml", open(sys.argv[1]).read())
 for x in tuning.tune(source, torch.device("cpu"), [workload], 1, print):
-    assert (x.kernel, x.gates, x.chunk, x.K, x.V) == ("key_gradients", "K", 32, 16, 32)
+    assert (x.gates, x.chunk, x.K, x.V) == ("K", 32, 16, 32)
     assert x.rule > 0 and x.measured > 0
-    print("kept", x.block_K, x.block_V, x.workload)
+    print("kept", x.kernel, x.block_K, x.workload)
 """
 
 
@@ -109,8 +111,9 @@ def test_kernels_are_tuned_where_they_run():
         env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
         check=True,
     )
-    assert "checking 2 configurations" in run.stdout
-    assert "kept 16 " in run.stdout and "B1 T40 H2 K16 V32" in run.stdout
+    kept = [line.split(" ", 3) for line in run.stdout.splitlines() if line.startswith("kept")]
+    assert kept == [["kept", kernel, "16", "B1 T40 H2 K16 V32"] for kernel in ("key_gradients", "scores")]
+    assert [n for n in "0123" if f"checking {n} configurations" in run.stdout] == ["1", "2"]
 
 
 @pytest.mark.parametrize("name", ["gla", "gla_v", "linear_attn", "rwkv6"])
@@ -128,8 +131,22 @@ def test_the_fastest_is_kept_if_it_gains(planned, times, best, monkeypatch):
     right = tuning.candidates(planned, kernel, TINY, CPU)[: len(times)]
     taken = dict(zip(right, times, strict=True))
     monkeypatch.setattr(tuning, "_time", lambda source, kernel, table, given: taken[table[0]] if table else 1.0)
-    found = list(tuning._best(SOURCE, "states", right, None))
+    found = list(tuning._best(SOURCE, (), "states", right, None))
     assert found == ([] if best is None else [replace(right[best], rule=1.0, measured=times[best])])
+
+
+@pytest.mark.parametrize(("whole", "kept"), [((1.0, 0.9), True), ((1.0, 0.98), False), ((1.0, 2.0), False)])
+def test_scores_are_made_apart_if_all_of_the_op_gains(whole, kept, monkeypatch):
+    """With the tiles that are best then, which may not be those that are best without."""
+    pytest.importorskip("triton")
+    rows = {n: replace(ONE, kernel="outputs", block_V=n) for n in (16, 32)}
+    made = replace(ONE, kernel="scores")
+    monkeypatch.setattr(tuning, "_measured", lambda *given: iter([rows[16], made] if given[-1] else [rows[32]]))
+    monkeypatch.setattr(tuning, "_whole", lambda source, table, given: whole[made in table])
+    monkeypatch.setattr(tuning, "call", lambda *_: None)
+    monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
+    found = list(tuning.tune(SOURCE, CPU, [TINY], 1))
+    assert found == [rows[32], *([rows[16], made] if kept else [])]
 
 
 def test_a_configuration_that_is_wrong_or_cannot_be_launched_is_not_right(planned, monkeypatch):
@@ -141,7 +158,7 @@ def test_a_configuration_that_is_wrong_or_cannot_be_launched_is_not_right(planne
 
     for stand_in in (lambda *_, **__: SimpleNamespace(ok=False), raises):
         monkeypatch.setattr(tuning, "verify", stand_in)
-        assert not tuning._is_right(SOURCE, candidate, TINY, "cpu")
+        assert not tuning._is_right(SOURCE, (), candidate, TINY, "cpu")
 
 
 def test_a_module_is_itself_again_once_it_was_timed(planned, monkeypatch):
@@ -172,8 +189,6 @@ def test_what_cannot_be_tuned_is_told(spec, message, tmp_path):
 
 
 def test_the_command_adds_to_the_table(tmp_path, monkeypatch):
-    from tests.tune.test_tables import ONE
-
     table = tmp_path / "tuned.json"
     monkeypatch.setattr(tuning, "tune", lambda *_: iter([ONE]))
     for spec in ("gla", "retnet"):
