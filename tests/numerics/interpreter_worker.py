@@ -45,7 +45,7 @@ FP32 = replace(PRECISIONS["fp32"], budget=1e-4)  # parameters' gradients are sum
 CASES = (Case(1, 80, 1, 20, 36), Case(1, 1, 2, 16, 16, state=False), Case(2, 65, 1, 32, 5))
 MIXED = {"gla": ["g"], "gla_kv": ["gk", "gv"], "gla_v": ["g"], "rwkv6": ["w"]}  # gates of specs
 FEW_ROWS = ("gla", "gla_kv")
-APART = ("gla", "gla_v", "simple_gla", "linear_attn", "rwkv6")
+APART = ("gla", "gla_v", "simple_gla", "rwkv6")
 PIECES = ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_attn", "gsa", "mlstm")
 
 
