@@ -26,7 +26,7 @@ from glagen.bench.workloads import Call, call
 from glagen.errors import Source
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Ensemble, Options, Schedule
-from glagen.ir.tuned import Tuned, merged
+from glagen.ir.tuned import Tuned, merged, power
 from glagen.jobs import KILLED, processes
 from glagen.loader import import_text
 from glagen.parse import parse
@@ -40,8 +40,8 @@ DTYPE = torch.bfloat16
 PRECISION = "bf16"
 GAIN = 0.97  # of the rule's time: what is not faster than that may be noise
 REPEATS, WARM = 9, 2
-COLUMNS = (64, 128)
-WARPS, WALKING_WARPS = (2, 4, 8), (2, 4)  # of kernels that take chunk by chunk, and of those that walk over them
+COLUMNS = (32, 64, 128, 256, 512)  # in a tile: few for more programs, many for less done again in each of them
+WARPS = (2, 4, 8)
 TURNS, WALKING = ((1, 1), (2, 8)), ((2, 1), (3, 1))  # stages, and chunks in turn: loads of the next need a second stage
 FEWEST, MOST = 2, 128  # numbers of a tile that a thread holds
 CHUNKS = 9  # in the sequences that candidates are checked on, and a bit: more than a program takes in turn
@@ -99,12 +99,11 @@ def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: to
     """Configurations worth trying: tiles no wider than the heads, which threads can hold. They have no times yet."""
     like = _configuration(planned, kernel.name, workload, device)
     keys, values = (sorted({min(size, extent) for size in COLUMNS}) for extent in (like.K, like.V))
-    threads, turns = (WALKING_WARPS, WALKING) if kernel.scans else (WARPS, TURNS)
     found = itertools.product(
         [like.K] if "i" in kernel.whole else keys,
         values if "j" in kernel.owned or kernel.looped == "j" else values[:1],
-        threads,
-        turns,
+        WARPS,
+        WALKING if kernel.scans else TURNS,
     )
     return tuple(
         replace(like, block_K=key, block_V=value, warps=warps, stages=stages, run=run)
@@ -120,7 +119,7 @@ def _scores_apart(planned: Schedule, workload: Workload, device: torch.device) -
 
 def _configuration(planned: Schedule, kernel: str, workload: Workload, device: torch.device) -> Tuned:
     """One of a kernel, for heads like those of a workload, by nobody measured."""
-    K, V = (max(16, 1 << (extent - 1).bit_length()) for extent in (workload.K, workload.V))
+    K, V = power(workload.K), power(workload.V)
     major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
     like = {"architecture": major, "gates": gated_sides(planned.program), "chunk": planned.chunk, "kernel": kernel}
     place = {"workload": str(workload), "device": _described(device)}

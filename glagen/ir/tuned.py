@@ -53,6 +53,11 @@ class Tuned:
         return f"{self.block_K} by {self.block_V}; {self.warps} warps, {stages}{in_turn}"
 
 
+def power(columns: int) -> int:
+    """The K or V that tables have for heads of so many columns."""
+    return max(16, 1 << (columns - 1).bit_length())
+
+
 def merged(*tables: Iterable[Tuned]) -> tuple[Tuned, ...]:
     """All of them, later ones in the place of earlier ones for the same; sorted."""
     found = {entry.key: entry for table in tables for entry in table}

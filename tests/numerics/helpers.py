@@ -18,7 +18,7 @@ from glagen.derive import derive
 from glagen.errors import Source
 from glagen.ir.document import Document
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import DTYPES, Tuned
+from glagen.ir.tuned import DTYPES, Tuned, merged, power
 from glagen.loader import import_path, load
 from glagen.parse import parse
 from glagen.reference import output_names
@@ -94,13 +94,13 @@ def cut_in_pieces(module: ModuleType) -> None:
     module.LONG, module.PIECE, module._multiprocessors = 1, 1, lambda: 10**6
 
 
-def scores_apart(document: Document, architecture: int, K: int, V: int) -> tuple[Tuned, ...]:
+def scores_apart(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
     """A table by which a kernel of their own makes the scores of heads of so many columns, of all types."""
     program = derive(check(document))
-    like = {"architecture": architecture, "gates": gated_sides(program), "chunk": chunk_of(program), "K": K, "V": V}
-    tiles = {"block_K": 16, "block_V": 16, "warps": 4, "stages": 2, "run": 2}
-    names = {"kernel": "scores", "workload": "", "device": ""}
-    return tuple(Tuned(dtype=dtype, **like, **tiles, **names, rule=1.0, measured=0.5) for dtype in DTYPES)  # type: ignore[arg-type]
+    kind = architecture, gated_sides(program), chunk_of(program), "scores"
+    return merged(
+        Tuned(*kind, dtype, power(K), power(V), 16, 16, 4, 2, 2, 1.0, 0.5, "", "") for K, V in heads for dtype in DTYPES
+    )
 
 
 # -- states one by one, however many an op has -------------------------------------------------------------------------

@@ -248,7 +248,7 @@ def in_pieces(name: str) -> list[dict]:
 def with_scores_apart(name: str) -> list[dict]:
     """The rows of a spec whose scores a kernel of their own makes, as a table says; with the state on chip, too."""
     document, launched = document_of(spec_text(name)), set()
-    module = compiled(spec_text(name), tuned=scores_apart(document, 0, 32, 64))
+    module = compiled(spec_text(name), tuned=scores_apart(document, 0, (20, 36)))
     launch = module._launch
 
     def watched(kernel, programs, device, *arguments, **constants):

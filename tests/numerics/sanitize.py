@@ -5,9 +5,9 @@
 
 Every op (or those named), forward and backward, with chunk states saved and recomputed: as it is, with packed
 sequences, one of them empty, and with shared heads; and its step, into new states and in place. Then as with more heads
-than a GPU has room for, where states stay on chip, or programs take chunks in turn; and as with few, where sequences
-are walked along in pieces. The extents are tiny and odd, for every access is looked at. The results are not: that is
-what h200.py does. Exits 1 if a kernel was never launched.
+than a GPU has room for, where states stay on chip, or programs take chunks in turn; where a kernel of their own makes
+scores; and as with few, where sequences are walked along in pieces. The extents are tiny and odd, for every access is
+looked at. The results are not: that is what h200.py does. Exits 1 if a kernel was never launched.
 """
 
 from __future__ import annotations
@@ -29,12 +29,22 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+from glagen.check import check  # noqa: E402
 from glagen.ir.document import Document  # noqa: E402
+from glagen.ir.recurrence import Recurrence  # noqa: E402
 from glagen.regimes import Case, Problem, draw  # noqa: E402
 from glagen.tolerances import PRECISIONS, Precision  # noqa: E402
 from glagen.variants import packed, shared  # noqa: E402
 from glagen.verify import MODES, op_results, wide  # noqa: E402
-from tests.numerics.helpers import cut_in_pieces, document_of, generated, keep_on_chip, spec_text  # noqa: E402
+from tests.numerics.helpers import (  # noqa: E402
+    compiled,
+    cut_in_pieces,
+    document_of,
+    generated,
+    keep_on_chip,
+    scores_apart,
+    spec_text,
+)
 
 CASES = (Case(2, 70, 2, 20, 12), Case(1, 65, 2, 32, 32, state=False), Case(1, 33, 2, 60, 100), Case(1, 20, 2, 11, 13))
 STEPS = 2
@@ -80,6 +90,14 @@ def all_calls(
         module = _noting(generated(name), left)
         arrange(module)
         yield from calls(document, module, device, cases, precisions, ("saved",))
+    if isinstance(check(document), Recurrence):
+        capability = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
+        table = scores_apart(document, capability, *((case.K, case.V) for case in cases))
+        module = compiled(spec_text(name), tuned=table)
+        left |= kernels(module) - kernels(generated(name))
+        for arrange in (lambda module: None, keep_on_chip):
+            arrange(module)
+            yield from calls(document, _noting(module, left), device, cases, precisions, ("saved",))
     module = _noting(generated(name), left)
     cut_in_pieces(module)
     whole = [replace(case, T=4 * module.CHUNK) for case in cases]  # no others are cut

@@ -7,7 +7,16 @@ import torch
 
 from glagen.regimes import Case, draw
 from glagen.verify import CUDA_CASES, verify
-from tests.numerics.helpers import SPECS, cut_in_pieces, document_of, flattened, generated, spec_text
+from tests.numerics.helpers import (
+    SPECS,
+    compiled,
+    cut_in_pieces,
+    document_of,
+    flattened,
+    generated,
+    scores_apart,
+    spec_text,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -219,6 +228,17 @@ def test_sequences_in_pieces(path, precision):
     cut_in_pieces(module)
     cases, regimes = [Case(2, 512, 2, 64, 64)], ["mild", "reset"]
     report = verify(document, module, "cuda", cases=cases, precisions=[precision], regimes=regimes, invariants=False)
+    assert not [f"{row}" for row in report.failures]
+
+
+@pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v", "linear_attn", "rwkv6", "simple_gla"])
+def test_scores_that_a_kernel_of_their_own_makes(name):
+    """In memory, and with the state on chip; heads of several blocks of values."""
+    document, case = document_of(spec_text(name)), Case(2, 300, 4, 64, 200)
+    table = scores_apart(document, torch.cuda.get_device_capability()[0], (case.K, case.V))
+    module = compiled(spec_text(name), tuned=table)
+    assert module._scores_triton
+    report = verify(document, module, "cuda", cases=[case], precisions=["bf16", "fp32"])
     assert not [f"{row}" for row in report.failures]
 
 

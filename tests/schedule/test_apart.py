@@ -13,7 +13,7 @@ from tests.numerics.helpers import SPECS, document_of, scores_apart, spec_text
 
 def planned(name: str) -> Schedule | Ensemble:
     document = document_of(spec_text(name))
-    table = scores_apart(document, 9, 64, 64) if len(document.states) == 1 else ()
+    table = scores_apart(document, 9, (64, 64)) if len(document.states) == 1 else ()
     return plan(document, Options(tuned=table))
 
 
@@ -56,5 +56,5 @@ def test_without_a_table_there_are_none():
     document = document_of(spec_text("gla"))
     kernels = plan(document, Options(tuned=())).kernels
     assert "scores" not in {k.name for k in kernels} and not any(k.ready or k.spared for k in kernels)
-    text = compile_spec(Source("gla.yaml", spec_text("gla")), Options(tuned=scores_apart(document, 9, 64, 64)))
+    text = compile_spec(Source("gla.yaml", spec_text("gla")), Options(tuned=scores_apart(document, 9, (64, 64))))
     assert text.count("if scores_ptr is not None:") == 2 and "def _scores_triton(" in text

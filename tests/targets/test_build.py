@@ -95,7 +95,7 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
 def test_kernels_build_that_have_scores_made_for_them(name, tmp_path):
     pytest.importorskip("triton")
     text = (ROOT / "specs" / f"{name}.yaml").read_text()
-    table = scores_apart(document_of(text), 9, 64, 64)
+    table = scores_apart(document_of(text), 9, (64, 64))
     (tmp_path / f"{name}.py").write_text(compile_spec(Source(f"{name}.yaml", text), Options(tuned=table)))
     found = built(name, "sm_90", "bfloat16", 64, 64, tmp_path / "cache", tmp_path)
     assert all(b["fits"] and not b["fused"] for b in found)
