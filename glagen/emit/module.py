@@ -150,9 +150,8 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     body = printer.print()
     notes = kernel.runs_twice != bool(kernel.judges)  # that of a walk; one that has to judge by itself has none
     words = set(re.findall(r"\w+", "\n".join(body)))
-    words |= (
-        {READS} if notes and kernel.runs_twice and not kernel.reduces_heads else set()
-    )  # it looks at a state's notes
+    if notes and kernel.runs_twice and not kernel.reduces_heads:
+        words.add(READS)  # notes are of the heads of a state
     groups = [word for word in (*printer.shared.values(), "GROUP") if word in words]
     return {
         "role": kernel.name,
