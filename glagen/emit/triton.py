@@ -13,7 +13,21 @@ from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Operand
 from glagen.ir.expr import Apply, Ref
-from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Kernel, Line, Load, Loop, RowSum, Store, read, written
+from glagen.ir.kernel import (
+    Assign,
+    Blocks,
+    Depth,
+    Dot,
+    Kernel,
+    Line,
+    Load,
+    Loop,
+    RowSum,
+    Store,
+    lines_of,
+    read,
+    written,
+)
 
 ROW_MASKS = {
     "causal": "row[:, None] >= row[None, :]",
@@ -160,20 +174,16 @@ class KernelPrinter(KernelStates):
                 self._enter()
             for item in group:
                 self._load_ready(item)
-                if isinstance(item, Loop):
-                    self._loop(item)
-                else:
-                    self._any(item)
+                self._any(item)
             if spared:
                 self._leave()
 
     def _is_spared(self, item: Line | Loop) -> bool:
-        return self.kernel.spared >= frozenset(item.body if isinstance(item, Loop) else (item,))
+        return self.kernel.spared >= frozenset(lines_of(item))
 
     def _load_ready(self, item: Line | Loop) -> None:
         """Scores that were made before, if any, ahead of what first uses them."""
-        users = [x for x in (item.body if isinstance(item, Loop) else (item,)) if x not in self.kernel.spared]
-        used = {name for line in users for name in read(line)}
+        used = {name for line in lines_of(item) if line not in self.kernel.spared for name in read(line)}
         for ready in self.kernel.ready:
             if ready.tile in used and ready.tile not in self.loaded:
                 self.loaded.add(ready.tile)
@@ -190,8 +200,10 @@ class KernelPrinter(KernelStates):
         self._items(loop.body)
         self._leave()
 
-    def _any(self, line: Line) -> None:
+    def _any(self, line: Line | Loop) -> None:
         match line:
+            case Loop():
+                self._loop(line)
             case Load():
                 self._load(line)
             case Assign():

@@ -269,7 +269,7 @@ class Kernel:
     @property
     def lines(self) -> tuple[Line, ...]:
         """All lines, in loops and out of them."""
-        return tuple(line for item in self.body for line in (item.body if isinstance(item, Loop) else (item,)))
+        return tuple(line for item in self.body for line in lines_of(item))
 
     @property
     def turned(self) -> frozenset[str]:
@@ -292,6 +292,11 @@ class Kernel:
         """All lines, with those of blocks in their place."""
         for line in self.lines:
             yield from line.body if isinstance(line, Blocks) else (line,)
+
+
+def lines_of(item: Line | Loop) -> tuple[Line, ...]:
+    """The lines of a loop, or the one that stands alone."""
+    return item.body if isinstance(item, Loop) else (item,)
 
 
 def written(line: Line) -> tuple[str, ...]:

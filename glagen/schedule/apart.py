@@ -12,8 +12,7 @@ from glagen.ir.chunk import ChunkProgram, Contract, Operand, inputs_of
 from glagen.ir.kernel import Kernel, Ready, written
 from glagen.schedule.kernels import needed
 from glagen.schedule.order import pruned
-
-WAYS = {"": ("t", "s"), "_T": ("s", "t")}  # round which a kernel has them, by the ends of their names
+from glagen.schedule.tile import axes_of, matrix
 
 
 def scores(program: ChunkProgram) -> tuple[Operand, ...]:
@@ -30,9 +29,10 @@ def scores(program: ChunkProgram) -> tuple[Operand, ...]:
 
 def made_apart(kernel: Kernel, matrices: tuple[Operand, ...]) -> Kernel:
     """The same kernel, with what it does without where these scores are given."""
-    ways = [Ready(m.name, m.name + mark, axes) for m in matrices for mark, axes in WAYS.items()]
     lines = kernel.lines
-    ready = tuple(way for way in ways if any(way.tile in written(line) for line in lines))
+    made = {name for line in lines for name in written(line)}
+    tiles_of = ((m.name, matrix(m.name, transposed)) for m in matrices for transposed in (False, True))
+    ready = tuple(Ready(name, x.name, axes_of(x)) for name, x in tiles_of if x.name in made)
     tiles = {way.tile for way in ready}
     roots = [s.tile for s in kernel.stores] + [r for s in kernel.scans for r in s.reads]
     roots += [judge.sums for judge in kernel.judges]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Map, Operand
 from glagen.ir.expr import Apply, Expr, Ref, refs
-from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Line, Load, Loop, RowSum, Store
+from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Line, Load, Loop, RowSum, Store, lines_of
 
 
 def local_sums(program: ChunkProgram) -> dict[str, tuple[str, Operand]]:
@@ -32,7 +32,7 @@ def require_whole(body: Iterable[Line | Loop], stores: Iterable[Store], axis: st
     """
     parts: set[str] = set()
     for item in body:
-        for line in item.body if isinstance(item, Loop) else (item,):
+        for line in lines_of(item):
             for inner in line.body if isinstance(line, Blocks) else (line,):
                 if _is_part(inner, axis, parts):
                     parts.add(inner.name)

@@ -31,7 +31,10 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     chunk = chunk_of(program)
     covers = _covers(program, chunk, options)
     faster_fused = FASTER_FUSED if gated_sides(program) in FUSED_SIDES and not program.recurrence.part_of else {}
-    kernels = _kernels(program, covers, _made_apart(program, chunk, options))
+    measured = _measured(program, chunk, options)
+    apart = scores(program) if any(x.kernel == "scores" for x in measured) else ()
+    kernels = _kernels(program, covers, apart)
+    names = {kernel.name for kernel in kernels}
     results = [o.name for o in program.outputs] + [s.end for s in program.states]
     gradients = [p.name for g in program.gradients for p in g.parts] + [s.adjoint for s in program.states]
     return Schedule(
@@ -44,7 +47,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         certificate(program, covers),
         tuple((k.name, faster_fused[k.name]) for k in kernels if k.name in faster_fused),
         _needs_exact_states(program.recurrence),
-        _tuned(program, chunk, kernels, options),
+        tuple(x for x in measured if x.kernel in names),
     )
 
 
@@ -57,17 +60,6 @@ def _measured(program: ChunkProgram, chunk: int, options: Options) -> tuple[Tune
     if _needs_exact_states(program.recurrence):
         return tuple(x for x in alike if x.kernel not in WALKS)
     return alike
-
-
-def _tuned(program: ChunkProgram, chunk: int, kernels: tuple[Kernel, ...], options: Options) -> tuple[Tuned, ...]:
-    """Those of its kernels."""
-    names = {kernel.name for kernel in kernels}
-    return tuple(x for x in _measured(program, chunk, options) if x.kernel in names)
-
-
-def _made_apart(program: ChunkProgram, chunk: int, options: Options) -> tuple[Operand, ...]:
-    """The scores that a kernel of their own is to make: where that was measured to be faster, for some heads."""
-    return scores(program) if any(x.kernel == "scores" for x in _measured(program, chunk, options)) else ()
 
 
 def _needs_exact_states(recurrence: Recurrence) -> bool:

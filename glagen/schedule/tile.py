@@ -30,6 +30,11 @@ def natural(operand: Operand) -> Ref:
     return tile(operand.name, *(axes if {"t", "s"} <= set(axes) else ("t" if x == "s" else x for x in axes)))
 
 
+def matrix(name: str, transposed: bool) -> Ref:
+    """The tile of a [t, s] matrix; transposed it is [s, t], and called name_T."""
+    return tile(f"{name}_T", "s", "t") if transposed else tile(name, "t", "s")
+
+
 def axes_of(x: Ref) -> tuple[str, ...]:
     return tuple(index.axis for index in x.indices)
 
@@ -70,8 +75,8 @@ class Workspace:
         self.lines.extend(lines)
 
     def matrix(self, name: str) -> Ref:
-        """The tile of a [t, s] matrix, which is [s, t] and called name_T where it is only used that way round."""
-        return tile(f"{name}_T", "s", "t") if name in self._transposed else tile(name, "t", "s")
+        """The tile of a [t, s] matrix, which is transposed where it is only used that way round."""
+        return matrix(name, name in self._transposed)
 
     def unique(self, key: object, base: str) -> str:
         """The name that stands for `key`: `base`, or longer where that stands for something else."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,6 +93,17 @@ def keep_on_chip(module: ModuleType) -> None:
 def cut_in_pieces(module: ModuleType) -> None:
     """Sequences, in pieces of one chunk, as if there were room on the GPU for all of them."""
     module.LONG, module.PIECE, module._multiprocessors = 1, 1, lambda: 10**6
+
+
+def note_launches(module: ModuleType, note: Callable[[str], object]) -> None:
+    """Kernels that the module launches from here on are told of by name."""
+    launch = module._launch
+
+    def noting(kernel: Any, *arguments: Any, **options: Any) -> None:
+        note(kernel.fn.__name__)
+        launch(kernel, *arguments, **options)
+
+    module._launch = noting
 
 
 def scores_apart(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:

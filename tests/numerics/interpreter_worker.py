@@ -37,6 +37,7 @@ from tests.numerics.helpers import (
     flattened,
     generated,
     keep_on_chip,
+    note_launches,
     scores_apart,
     spec_text,
 )
@@ -249,13 +250,7 @@ def with_scores_apart(name: str) -> list[dict]:
     """The rows of a spec whose scores a kernel of their own makes, as a table says; with the state on chip, too."""
     document, launched = document_of(spec_text(name)), set()
     module = compiled(spec_text(name), tuned=scores_apart(document, 0, (20, 36)))
-    launch = module._launch
-
-    def watched(kernel, programs, device, *arguments, **constants):
-        launched.add(kernel.fn.__name__)
-        launch(kernel, programs, device, *arguments, **constants)
-
-    module._launch = watched
+    note_launches(module, launched.add)
     given = {"cases": [Case(1, 70, 2, 20, 36)], "modes": ["saved"]}
     rows = verify(document, module, precisions=["fp32"], regimes=["reset"], **given).to_dict()["rows"]
     keep_on_chip(module)
@@ -358,7 +353,7 @@ def check_inplace(document: Document, module: ModuleType) -> None:
 
 
 @settings(
-    max_examples=20,
+    max_examples=25,
     deadline=None,
     derandomize=True,
     database=None,

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")  # each tensor on its own: an access past its end is seen
 ROOT = Path(__file__).parents[2]
@@ -42,6 +41,7 @@ from tests.numerics.helpers import (  # noqa: E402
     document_of,
     generated,
     keep_on_chip,
+    note_launches,
     scores_apart,
     spec_text,
 )
@@ -111,13 +111,7 @@ def take_in_turn(module: ModuleType) -> None:
 
 
 def _noting(module: ModuleType, left: set[str]) -> ModuleType:
-    launch = module._launch
-
-    def noting(kernel: Any, *arguments: Any, **options: Any) -> None:
-        left.discard(kernel.fn.__name__)
-        launch(kernel, *arguments, **options)
-
-    module._launch = noting
+    note_launches(module, left.discard)
     return module
 
 
