@@ -67,22 +67,25 @@ class KernelMemory:
         shared = "" if kind == "head_parts" else self.shared.get(name, "")
         return Tensor(name, kind, axes, optional, shared)
 
-    def _address(self, tensor: Tensor) -> tuple[str, str]:
-        """Pointer arithmetic and mask for a tile of a tensor; what is used again gets a name.
+    def _address(self, tensor: Tensor, axes: tuple[str, ...] = (), chunk: str = "") -> tuple[str, str]:
+        """Pointer arithmetic and mask for a tile of a tensor, with these axes, if not the tensor's own; what is used
+        again gets a name. `chunk`: "_next" for numbers of the steps of another chunk.
 
         Only where a tile begins may be beyond what 32 bits count: in it, fewer bits are fewer instructions.
         """
         self.tensors.setdefault(tensor.name, tensor)
+        axes = axes or tensor.axes
         if tensor.kind == "matrices":
-            return self._matrix(tensor, tensor.axes), ""
-        parts = self._offsets(tensor)
-        if tensor.kind in ("rows", "states") and len(tensor.axes) > 1:
+            return self._matrix(tensor, axes), ""
+        parts = self._offsets(tensor, axes, chunk)
+        if tensor.kind in ("rows", "states") and len(axes) > 1:
             name = tensor.name.removesuffix("_out")
             owner = self.sources.get(name, name)
-            parts = [self._named(f"{word}_{owner}", part) for word, part in zip(("of", "at"), parts, strict=True)]
-        mask = " & ".join(spread_triton(BOUND[a], (a,), tensor.axes) for a in tensor.axes)
-        if len(tensor.axes) > 1 and tensor.kind != "state":
-            mask = self._named(f"in_{''.join(tensor.axes)}", mask)
+            words = f"of_{owner}", f"at_{owner}" + "_T" * (axes != tensor.axes)
+            parts = [self._named(word, part) for word, part in zip(words, parts, strict=True)]
+        mask = "in_next" if chunk else " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes)
+        if len(axes) > 1 and tensor.kind != "state":
+            mask = self._named(f"in_{''.join(axes)}", mask)
         return " + ".join([f"{identifier(tensor.name)}_ptr", *parts]), mask
 
     def _matrix(self, tensor: Tensor, axes: tuple[str, ...]) -> str:
@@ -96,12 +99,12 @@ class KernelMemory:
             self._line(f"{name} = {value}")
         return name
 
-    def _offsets(self, tensor: Tensor) -> list[str]:
+    def _offsets(self, tensor: Tensor, axes: tuple[str, ...], chunk: str) -> list[str]:
         """Where the tile begins, which is before its rows and columns, and where its elements are from there on."""
-        axes, group = tensor.axes, tensor.shared
+        group = tensor.shared
         heads, h = (f"(H // {group})", f"h // {group}") if group else ("H", "h")
         begin = {
-            "rows": f"first * {heads} + {h}",
+            "rows": f"first{chunk} * {heads} + {h}",
             "row_parts": f"first * {heads} + {h}",
             "head": h,
             "head_parts": f"slot * {heads} + {h}",
@@ -109,7 +112,7 @@ class KernelMemory:
             "remains": f"sequence * {heads} + {h}",
             "states": f"slot * {heads} + {h}",
         }[tensor.kind]
-        steps = [(EXTENT[a], spread_triton(a, (a,), axes)) for a in axes if a in EXTENT]
+        steps = [(EXTENT[a], spread_triton(a, (a,), axes)) for a in tensor.axes if a in EXTENT]
         steps += [(f"blocks_{a}", f"block_{a}") for a in self._part_axes(tensor)]
         begin = " * ".join([f"({begin})" if steps else begin, *(extent for extent, _ in steps)])
         inside = ""
@@ -125,8 +128,8 @@ class KernelMemory:
             return []
         return [a for a in self.kernel.owned if a not in self.kernel.whole and a not in tensor.axes]
 
-    def _load_text(self, tensor: Tensor, once: bool = False) -> str:
-        address, mask = self._address(tensor)
+    def _load_text(self, tensor: Tensor, axes: tuple[str, ...] = (), once: bool = False, chunk: str = "") -> str:
+        address, mask = self._address(tensor, axes, chunk)
         if once:  # for the first of the heads that share it
             mask += " & (h % READS == 0)"
         return f"tl.load({address}, mask={mask}, other=0.0)" if mask else f"tl.load({address})"

@@ -52,7 +52,7 @@ class KernelStates(KernelMemory):
         name = identifier(scan.tile)
         self._line(f"{name} = tl.zeros({shape(scan.axes)}, dtype={self.real})")
         once = self.kernel.direction == "reverse"  # the gradient of a final state is one for all heads that read it
-        self._given(tensor, f"{name} += {spread_triton(self._load_text(tensor, once), tensor.axes, scan.axes)}")
+        self._given(tensor, f"{name} += {spread_triton(self._load_text(tensor, once=once), tensor.axes, scan.axes)}")
 
     def _keep(self, scan: Scan, saved: str) -> None:
         """Store the state that enters a chunk, where wanted, beside outputs by one of the heads that read it; or its

@@ -6,9 +6,9 @@ import itertools
 
 from glagen.emit.blocks import IN_TRITON, opening_text
 from glagen.emit.lines import full_axes, summed_positions
+from glagen.emit.loads import KernelLoads
 from glagen.emit.memory import BOUND, EXTENT, Tensor, shape
 from glagen.emit.pointwise import TRITON, Writer, spread_triton
-from glagen.emit.states import KernelStates
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Operand
@@ -25,7 +25,6 @@ from glagen.ir.kernel import (
     RowSum,
     Store,
     lines_of,
-    read,
     written,
 )
 
@@ -39,20 +38,15 @@ ROW_MASKS = {
 SELECT_MASK = {"through": "causal", "before": "earlier", "from": "causal_T", "after": "earlier_T"}
 
 
-class KernelPrinter(KernelStates):
+class KernelPrinter(KernelLoads):
     """Prints the body of one kernel."""
 
     def __init__(self, kernel: Kernel, program: ChunkProgram, chunk: int) -> None:
         super().__init__(kernel, program)
         self.chunk = chunk
-        # inputs without t: one value per head
-        self.head_inputs = {d.name for d in program.recurrence.declarations if d.kind != "scalar" and not d.timed}
-        self.float32 = set(kernel.sums)  # in memory
         self.states = {n for s in program.states for n in (s.name, s.adjoint_end)}
         self.has_same_bits = kernel.runs_twice and not kernel.of_gradients  # in both runs, where gates are mild
         self.masks: dict[str, None] = {}
-        self.narrow: set[str] = set()  # tiles that may not be float32
-        self.loaded: set[str] = set()  # scores that were made before
         self.scalars: dict[str, None] = {}
         self.writer = Writer(TRITON, self._tile)
         self.as_it_is = Writer(TRITON, lambda r: self._tile(r).removesuffix(f".to({self.real})"))
@@ -88,6 +82,7 @@ class KernelPrinter(KernelStates):
         """A loop over the chunks of a sequence, with the states on chip."""
         k = self.kernel
         self._begin()
+        self._load_first()
         self._line("for n in range(0, chunks):")
         self._enter()
         self._line("chunk = chunks - 1 - n" if k.direction == "reverse" else "chunk = n")
@@ -126,14 +121,6 @@ class KernelPrinter(KernelStates):
             self._store_out(store)
 
     # -- what comes and goes ------------------------------------------------------------------------------------------
-
-    def _load(self, line: Load) -> None:
-        per_head = "head" if line.name in self.head_inputs else "rows"
-        kind = "states" if line.axes == ("i", "j") else per_head
-        if line.name not in self.float32:
-            self.narrow.add(line.name)
-        text = self._load_text(self._tensor(line.name, kind, line.axes))
-        self._line(f"{identifier(line.name)} = {text}  # {shape(line.axes)}")
 
     def _out(self, store: Store) -> Tensor:
         blocked = [a for a in self.kernel.owned if a not in self.kernel.whole and a not in store.axes]
@@ -180,16 +167,6 @@ class KernelPrinter(KernelStates):
 
     def _is_spared(self, item: Line | Loop) -> bool:
         return self.kernel.spared >= frozenset(lines_of(item))
-
-    def _load_ready(self, item: Line | Loop) -> None:
-        """Scores that were made before, if any, ahead of what first uses them."""
-        used = {name for line in lines_of(item) if line not in self.kernel.spared for name in read(line)}
-        for ready in self.kernel.ready:
-            if ready.tile in used and ready.tile not in self.loaded:
-                self.loaded.add(ready.tile)
-                tensor = self._tensor(ready.tensor, "matrices", ("t", "s"), optional=True)
-                self.tensors.setdefault(tensor.name, tensor)
-                self._given(tensor, f"{identifier(ready.tile)} = tl.load({self._matrix(tensor, ready.axes)})")
 
     def _loop(self, loop: Loop) -> None:
         a, extent = loop.axis, EXTENT[loop.axis]

@@ -12,6 +12,7 @@ from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, S
 from glagen.schedule.covers import Cover
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import judged, lightened, unguarded
+from glagen.schedule.operands import as_read
 from glagen.schedule.order import begun, heaviest_first, in_order, phases, pruned
 from glagen.schedule.partial import local_sums, require_whole
 from glagen.schedule.sums import added_to_states, added_to_tiles
@@ -85,9 +86,10 @@ def build(
     lines, scans = added_to_states(unguarded(lines, stores), scans, stores)
     if shape.whole:
         lines, scans = turned(added_to_tiles(lines, scans, stores), scans)
+    lines, scans = as_read(loads, lines, scans, stores)
     judges = _judges(program, covers) if shape.direction else ()
     roots = [s.tile for s in stores] + [r for s in scans for r in s.reads] + [judge.sums for judge in judges]
-    body = begun(phases([*loads, *lines], shape.looped, roots))
+    body = begun(phases(lines, shape.looped, roots))
     if shape.whole:
         body = heaviest_first(body, roots)
     for axis in blocked:

@@ -7,7 +7,7 @@ through shared memory. (H200, bf16, forward without gates, B4 T4096 H64 K=V=128:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 
 from glagen.ir.chunk import Operand
@@ -20,7 +20,11 @@ COLUMN = "j"
 def turned(lines: Iterable[Line], scans: Iterable[Scan]) -> tuple[list[Line], tuple[Scan, ...]]:
     """The same, with carried states, and what dots make with value columns, columns first."""
     lines, scans = list(lines), tuple(scans)
-    names = _names(list(_single(lines)), {scan.tile for scan in scans})
+    return flipped(lines, scans, _names(list(_single(lines)), {scan.tile for scan in scans}))
+
+
+def flipped(lines: Iterable[Line], scans: Iterable[Scan], names: Container[str]) -> tuple[list[Line], tuple[Scan, ...]]:
+    """The same, with the axes of these tiles the other way round."""
     return [_line(line, names) for line in lines], tuple(_scan(scan, names) for scan in scans)
 
 
@@ -43,17 +47,19 @@ def _names(lines: list[Load | Depth | BlockLine], carried: set[str]) -> frozense
     return frozenset(names)
 
 
-def _line(line: Line, names: frozenset[str]) -> Line:
+def _line(line: Line, names: Container[str]) -> Line:
     match line:
         case Blocks(body=body):
             return replace(line, body=tuple(_single_line(x, names) for x in body))
-        case Load() | Depth():
+        case Load(name=name, axes=axes):
+            return replace(line, axes=axes[::-1]) if name in names else line
+        case Depth():
             return line
         case _:
             return _single_line(line, names)
 
 
-def _single_line(line: BlockLine, names: frozenset[str]) -> BlockLine:
+def _single_line(line: BlockLine, names: Container[str]) -> BlockLine:
     match line:
         case Dot():
             return _dot(line, names)
@@ -63,21 +69,22 @@ def _single_line(line: BlockLine, names: frozenset[str]) -> BlockLine:
             return replace(line, axes=axes[::-1] if line.name in names else axes, expr=_expr(expr, names))
 
 
-def _dot(dot: Dot, names: frozenset[str]) -> Dot:
+def _dot(dot: Dot, names: Container[str]) -> Dot:
     x, y = _operand(dot.x, names), _operand(dot.y, names)
     return replace(dot, axes=dot.axes[::-1], x=y, y=x) if dot.name in names else replace(dot, x=x, y=y)
 
 
-def _scan(scan: Scan, names: frozenset[str]) -> Scan:
+def _scan(scan: Scan, names: Container[str]) -> Scan:
     added = tuple(_dot(dot, names) for dot in scan.added)
-    return replace(scan, axes=scan.axes[::-1], update=_expr(scan.update, names), added=added)
+    axes = scan.axes[::-1] if scan.tile in names else scan.axes
+    return replace(scan, axes=axes, update=_expr(scan.update, names), added=added)
 
 
-def _operand(operand: Operand, names: frozenset[str]) -> Operand:
+def _operand(operand: Operand, names: Container[str]) -> Operand:
     return Operand(operand.name, operand.indices[::-1]) if operand.name in names else operand
 
 
-def _expr(expr: Expr, names: frozenset[str]) -> Expr:
+def _expr(expr: Expr, names: Container[str]) -> Expr:
     def leaf(x: Expr) -> Expr | None:
         if isinstance(x, Ref) and x.name in names:
             return ref(x.name, tuple(index.axis for index in x.indices)[::-1])
