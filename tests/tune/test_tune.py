@@ -125,16 +125,6 @@ def test_chunks_may_be_taken_in_turn(name):
     subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
 
 
-@pytest.mark.parametrize(("off", "right"), [(0.0, True), (1e-3, True), (0.1, False), (float("nan"), False)])
-def test_what_is_right_on_little_must_agree_on_the_workload(planned, off, right, monkeypatch):
-    pytest.importorskip("triton")
-    candidate = tuning.candidates(planned, planned.kernels[0], TINY, CPU)[0]
-    results = iter([(torch.tensor([1.0, 2.0 + off]),), (torch.tensor([1.0, 2.0]),)])
-    monkeypatch.setattr(tuning, "verify", lambda *_, **__: SimpleNamespace(ok=True))
-    monkeypatch.setattr(tuning, "_run", lambda *_: next(results))
-    assert tuning._is_right(SOURCE, (), candidate, TINY, "cpu") == right
-
-
 @pytest.mark.parametrize(("times", "best"), [((0.5, 0.4), 1), ((0.98, 2.0), None), ((2.0, 0.9), 1), ((), None)])
 def test_the_fastest_is_kept_if_it_gains(planned, times, best, monkeypatch):
     kernel = next(k for k in planned.kernels if k.name == "states")
