@@ -232,11 +232,19 @@ def test_sequences_in_pieces(path, precision):
     assert not [f"{row}" for row in report.failures]
 
 
-@pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v", "linear_attn", "rwkv6", "simple_gla"])
-def test_scores_that_a_kernel_of_their_own_makes(name):
-    """In memory, and with the state on chip; heads of several blocks of values. Eight of them, four times: the gradient
-    of a scalar gate is one sum a head, and of few (4, twice) its error may be 4.5e-3, scores made apart or not."""
-    document, case = document_of(spec_text(name)), Case(4, 300, 8, 64, 200)
+FEW, MORE = Case(2, 300, 4, 64, 200), Case(4, 300, 8, 64, 200)
+# The gradient of a scalar gate is one sum a head: of so few, its error comes to 4.5e-3, scores made apart or not.
+OF_FEW = pytest.param("simple_gla", FEW, marks=pytest.mark.xfail(raises=AssertionError, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [*((n, FEW) for n in ("gla", "gla_kv", "gla_v", "linear_attn", "rwkv6")), OF_FEW, ("simple_gla", MORE)],
+    ids=str,
+)
+def test_scores_that_a_kernel_of_their_own_makes(name, case):
+    """In memory, and with the state on chip; heads of several blocks of values."""
+    document = document_of(spec_text(name))
     table = scores_apart(document, torch.cuda.get_device_capability()[0], (case.K, case.V))
     module, launched = compiled(spec_text(name), tuned=table), set()
     note_launches(module, launched.add)
