@@ -170,6 +170,9 @@ def _compile(call: Launch, gpu: Any, dtype: torch.dtype, K: int, V: int) -> Buil
     source = ASTSource(kernel, signature, constants, attributes)
     compiled = triton.compile(source, target=gpu, options=launch_options)
     limit = SHARED_MEMORY[gpu.arch] if gpu.backend == "cuda" else LDS
+    while compiled.metadata.shared > limit and launch_options.get("num_stages", 1) > 1:  # as `_first` in a module does
+        launch_options["num_stages"] -= 1
+        compiled = triton.compile(source, target=gpu, options=launch_options)
     registers, spills, mma = _machine_code(compiled) if gpu.backend == "cuda" else (0, 0, ())
     shared, fused = compiled.metadata.shared, _fused(compiled.asm.get("ptx", ""))
     return Built(kernel.fn.__name__, TYPES[dtype], K, V, shared, limit, registers, spills, mma, fused)

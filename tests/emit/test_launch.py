@@ -300,20 +300,40 @@ def test_a_launch_goes_to_the_device_of_its_tensors(module, monkeypatch):
 
 
 class Big(Kernel):
-    """Needs more shared memory than there is."""
+    """Needs as much shared memory as there is for each chunk under way."""
+
+    def __init__(self, room: int, name: str = "shared memory") -> None:
+        super().__init__()
+        self.room, self.name, self.tried = room, name, []
 
     def __getitem__(self, grid):
-        def first(*arguments, **constants):
-            raise OutOfResources(300_000, 232_448, "shared memory")
+        def first(*arguments, num_stages=1, **constants):
+            self.tried.append(num_stages)
+            if num_stages * 232_448 > self.room:
+                raise OutOfResources(num_stages * 232_448, self.room, self.name)
+            return Kernel.__getitem__(self, grid)(*arguments, **constants)
 
         return first
 
 
-def test_a_gpu_with_too_little_shared_memory_is_told_of(monkeypatch):
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("room", [1, 2, 3])
+def test_no_more_chunks_are_under_way_than_fit(module, room, stages):
+    kernel = Big(room * 232_448)
+    for _ in range(2):  # what fits is launched since
+        module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},), num_stages=stages)
+    assert kernel.tried == list(range(stages, min(room, stages) - 1, -1))
+    assert kernel.launched == [(0, (5, 1, 1), (NUMBERS.data_ptr(), 0.5, 48, 64, False), 71)]
+
+
+@pytest.mark.parametrize(("name", "tried"), [("shared memory", [3, 2, 1]), ("threads", [3])])
+def test_a_gpu_with_too_little_of_something_is_told_of(monkeypatch, name, tried):
     module = generated("gla")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    with pytest.raises(RuntimeError, match=r"gla: this GPU cannot hold a tile: .*shared memory.* Smaller TILES"):
-        module._launch(Big(), 1, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
+    kernel = Big(232_447, name)
+    with pytest.raises(RuntimeError, match=rf"gla: this GPU cannot hold a tile: .*{name}.* Smaller TILES"):
+        module._launch(kernel, 1, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},), num_stages=3)
+    assert kernel.tried == tried
 
 
 @pytest.mark.parametrize(
