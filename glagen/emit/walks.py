@@ -39,6 +39,7 @@ def _states(program: ChunkProgram, text: KernelText) -> list[str]:
     name, initial, final = identifier(state.name), f"{state.name}_initial", f"{state.name}_final"
     results = ", ".join([name, *noted(text)])
     from_zero = {initial: "None", state.name: "None", final: "ends"}
+    from_there = {final: f"{final} if pieces == 1 else None"} | _unwanted(program)
     return [
         f"def _states_triton({', '.join(arguments(program))}, {initial}, {PACKED}, packing, {final}=None):",
         f'    """The states that enter each chunk{_notes(text)}; the final ones go where they are wanted."""',
@@ -47,14 +48,11 @@ def _states(program: ChunkProgram, text: KernelText) -> list[str]:
         *indented(
             [
                 *_pieces(program, text, "H"),
-                f"ends = {final}",
                 "if pieces > 1:",
                 f"    {new('ends', 'N', 'H', 'K', 'V')}",
                 *indented(_from_zero(program, text, from_zero, "H")),
-                f"    {initial} = _carried(pieces, ends, {initial}{_given(program)})",
-                *start(program, text, {final: "ends"} | _unwanted(program)),
-                f"if pieces > 1 and {final} is not None:",
-                f"    {final}.copy_(ends[pieces - 1 :: pieces])",
+                f"    {initial} = _carried(pieces, ends, {initial}, {final}{_given(program)})",
+                *start(program, text, from_there),
                 f"return {results}",
             ]
         ),
@@ -67,23 +65,25 @@ def _adjoint_states(program: ChunkProgram, text: KernelText) -> list[str]:
     final = f"{state.adjoint_end}_final"
     more = walk_back_arguments(program, text)
     notes = "".join(f", {x}" for x in noted(text))
-    ends = "_over_heads(starts, 1, H)"
-    from_zero = {final: "None", state.adjoint_end: "None", initial: "starts"}
+    from_zero = {final: "None", state.adjoint_end: "None", initial: "ends"}
+    from_there = {initial: f"{initial} if pieces == 1 else None"} | _unwanted(program)
     return [
         f"def _adjoint_states_triton({', '.join([*arguments(program), PACKED, 'packing', *more, final, 'wanted'])}):",
-        '    """Gradients of the states that leave each chunk, and of the initial ones [N, M, K, V] if wanted'
-        f'{_notes(text)}."""',
+        '    """Gradients of the states that leave each chunk, and of the initial ones if wanted: [N, M, K, V], or of as',
+        f'    many heads as states have{_notes(text)}."""',
         *head(program),
         f"    {chunk_states(state.adjoint_end, 'M')}",
         *indented(
             [
                 *_pieces(program, text, "M"),
-                f"{new('starts', 'N', 'M', 'K', 'V')} if wanted or pieces > 1 else None",
+                f"{new(initial, 'N // pieces', 'M if pieces == 1 else H', 'K', 'V')} if wanted else None",
                 "if pieces > 1:",
+                f"    {new('ends', 'N', 'M', 'K', 'V')}",
                 *indented(_from_zero(program, text, from_zero, "M")),
-                f"    {final} = _carried(pieces, {ends}, {final}{_given(program)}, reverse=True)",
-                *start(program, text, {initial: "starts"} | _unwanted(program)),
-                f"return {name}, starts[::pieces] if wanted else None{notes}",
+                "    ends = _over_heads(ends, 1, H)",
+                f"    {final} = _carried(pieces, ends, {final}, {initial}{_given(program)}, reverse=True)",
+                *start(program, text, from_there),
+                f"return {name}, {initial}{notes}",
             ]
         ),
     ]

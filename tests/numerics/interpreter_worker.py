@@ -270,12 +270,14 @@ def carried(pieces: int, reverse: bool) -> dict:
     left = {side: torch.rand(N * pieces, 2 * H, *x, generator=generator) for side, x in gates.items()}
     share = math.prod(x[:, ::2] for x in left.values()).unflatten(0, (N, pieces))
     given = {side: x.flatten(2) for side, x in left.items()}
-    found = module._carried(pieces, ends, first, **given, reverse=reverse).unflatten(0, (N, pieces))
+    last = torch.empty_like(first)
+    entering = module._carried(pieces, ends, first, last, **given, reverse=reverse).unflatten(0, (N, pieces))
     expected, state = [None] * pieces, first
     for n in reversed(range(pieces)) if reverse else range(pieces):
         expected[n] = state
         state = ends.unflatten(0, (N, pieces))[:, n] + share[:, n] * state
-    error = float((found - torch.stack(expected, 1)).abs().max())
+    found = torch.cat([entering, last[:, None]], 1)
+    error = float((found - torch.stack([*expected, state], 1)).abs().max())
     return {"pieces": pieces, "reverse": reverse, "error": error, "ok": error < 1e-6}
 
 
