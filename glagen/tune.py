@@ -14,7 +14,9 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -31,10 +33,10 @@ from glagen.jobs import KILLED, processes
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
-from glagen.regimes import Case
+from glagen.regimes import REGIMES, Case, draw
 from glagen.schedule.apart import scores
 from glagen.schedule.tiles import FASTER_FUSED, gated_sides
-from glagen.verify import verify
+from glagen.verify import Results, reference_results, verify
 
 DTYPE = torch.bfloat16
 PRECISION = "bf16"
@@ -65,31 +67,38 @@ def tune(
     if not import_text(compile_spec(source, Options(tuned=())))._on_triton(torch.empty(0, device=device, dtype=DTYPE)):
         raise ValueError(f"kernels do not run on {device}")
     for workload in workloads:
-        given = call(parse(source), workload, device, DTYPE)
-        measured = functools.partial(_measured, source, workload, given, device, jobs, say)
-        plain: Table = ()
-        for x in measured(()):
-            plain += (x,)
-            yield x
-        if scores(planned.program):
-            apart = tuple(measured((_scores_apart(planned, workload, device),)))
-            say(f"{workload.name}: timing the op")
-            made = any(x.kernel == "scores" for x in apart)
-            if made and _whole(source, merged(plain, apart), given) < GAIN * _whole(source, plain, given):
-                yield from apart
+        with TemporaryDirectory() as folder:
+            yield from _tuned(planned, Oracle(source, workload, device, Path(folder, "expected.pt")), jobs, say)
 
 
-def _measured(
-    source: Source, workload: Workload, given: Call, device: torch.device, jobs: int, say: Say, base: Table
-) -> Iterator[Tuned]:
+def _tuned(planned: Schedule, oracle: Oracle, jobs: int, say: Say) -> Iterator[Tuned]:
+    """What is worth keeping for one workload."""
+    source, workload, device = oracle.source, oracle.workload, oracle.device
+    say(f"{workload.name}: running the recurrence")
+    oracle.run(planned.chunk)
+    given = call(parse(source), workload, device, DTYPE)
+    plain: Table = ()
+    for x in _measured(oracle, given, jobs, say, ()):
+        plain += (x,)
+        yield x
+    if scores(planned.program):
+        apart = tuple(_measured(oracle, given, jobs, say, (_scores_apart(planned, workload, device),)))
+        say(f"{workload.name}: timing the op")
+        made = any(x.kernel == "scores" for x in apart)
+        if made and _whole(source, merged(plain, apart), given) < GAIN * _whole(source, plain, given):
+            yield from apart
+
+
+def _measured(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> Iterator[Tuned]:
     """The best for each kernel that is faster than by the rule; of those that `base` concerns, if it is not empty."""
+    source, workload, device = oracle.source, oracle.workload, oracle.device
     planned = plan(parse(source), Options(tuned=base))
     assert isinstance(planned, Schedule)
     kernels = [k for k in planned.kernels if not (k.whole and k.tiles.bfloat16[0] < workload.K)]
     kernels = [k for k in kernels if not base or k.ready or k.name == "scores"]
     tried = [x for kernel in kernels for x in candidates(planned, kernel, workload, device)]
     say(f"{workload.name}: checking {len(tried)} configurations")
-    right = _right(source, base, tried, workload, str(device), jobs, say)
+    right = _right(oracle, base, tried, jobs, say)
     for kernel in kernels:
         say(f"{workload.name}: timing {kernel.name}")
         yield from _best(source, base, kernel.name, [x for x in right if x.kernel == kernel.name], given)
@@ -138,17 +147,48 @@ def _described(device: torch.device) -> str:
 # -- what is right -----------------------------------------------------------------------------------------------------
 
 
-def _right(
-    source: Source, base: Table, tried: Sequence[Tuned], workload: Workload, device: str, jobs: int, say: Say
-) -> list[Tuned]:
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """What candidates are held to: a spec's recurrence, for heads like those of a workload, on a device.
+
+    What it gives is kept in a file, in float64: for wide heads it takes longer than to build a kernel, and some hundred
+    MB a regime.
+    """
+
+    source: Source
+    workload: Workload
+    device: torch.device
+    file: Path
+
+    def run(self, chunk: int) -> None:
+        """Write the file: once for all candidates, before processes share the device."""
+        document, case = parse(self.source), self.case(chunk)
+        given = {}
+        for regime in REGIMES:
+            found = reference_results(document, draw(document, regime, case), self.device)
+            given[regime] = {name: x.cpu() for name, x in found.items()}
+        torch.save(given, self.file)
+
+    def case(self, chunk: int) -> Case:
+        """The extents that candidates are checked on."""
+        return Case(2, CHUNKS * chunk + 5, HEADS, self.workload.K, self.workload.V)
+
+
+@functools.lru_cache(maxsize=1)
+def _expected(file: Path) -> dict[str, Results]:
+    """What is in an oracle's file, by regime; once for all that a process checks."""
+    return torch.load(file, mmap=True)
+
+
+def _right(oracle: Oracle, base: Table, tried: Sequence[Tuned], jobs: int, say: Say) -> list[Tuned]:
     """Those that can be launched, and pass, beside what is in the table."""
-    given = [(source, base, x, workload, device) for x in tried]
+    given = [(oracle, base, x) for x in tried]
     if jobs == 1:
         return [x for x, fine in zip(tried, itertools.starmap(_is_right, given), strict=True) if fine]
     found = []
     with processes(jobs) as pool:
         for n, (x, fine) in enumerate(zip(tried, [pool.submit(_is_right, *y) for y in given], strict=True)):
-            say(f"{workload.name}: checked {n} of {len(tried)} configurations")
+            say(f"{oracle.workload.name}: checked {n} of {len(tried)} configurations")
             try:
                 found += [x] if fine.result() else []
             except BrokenProcessPool:
@@ -156,13 +196,12 @@ def _right(
     return found
 
 
-def _is_right(source: Source, base: Table, candidate: Tuned, workload: Workload, device: str) -> bool:
+def _is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool:
     """Is the op with this configuration within its budget, in every regime? Builds what the workload launches, too."""
     from triton.errors import TritonError
 
-    document = parse(source)
-    module = import_text(compile_spec(source, Options(tuned=merged(base, (candidate,)))))
-    case = Case(2, CHUNKS * module.CHUNK + 5, HEADS, workload.K, workload.V)
+    document = parse(oracle.source)
+    module = import_text(compile_spec(oracle.source, Options(tuned=merged(base, (candidate,)))))
     with ExitStack() as changes:
         if candidate.kernel in FASTER_FUSED:
             changes.enter_context(_changed(module, _stays_on_chip=lambda name, *_: name == candidate.kernel))
@@ -171,14 +210,14 @@ def _is_right(source: Source, base: Table, candidate: Tuned, workload: Workload,
                 report = verify(
                     document,
                     module,
-                    device,
-                    cases=[case],
+                    oracle.device,
+                    cases=[oracle.case(module.CHUNK)],
                     precisions=[PRECISION],
                     invariants=False,
-                    reference_device="cpu",  # as in jobs.py
+                    expected=_expected(oracle.file),
                 )
             if report.ok:
-                _run(module, document.name, candidate.kernel, call(document, workload, torch.device(device), DTYPE))
+                _run(module, document.name, candidate.kernel, call(document, oracle.workload, oracle.device, DTYPE))
             return report.ok
         except (RuntimeError, TritonError):  # a tile that this GPU cannot hold, or that Triton cannot compile
             return False

@@ -69,8 +69,8 @@ def _adjoint_states(program: ChunkProgram, text: KernelText) -> list[str]:
     from_there = {initial: f"{initial} if pieces == 1 else None"} | _unwanted(program)
     return [
         f"def _adjoint_states_triton({', '.join([*arguments(program), PACKED, 'packing', *more, final, 'wanted'])}):",
-        '    """Gradients of the states that leave each chunk, and of the initial ones if wanted: [N, M, K, V], or of as',
-        f'    many heads as states have{_notes(text)}."""',
+        '    """Gradients of the states that leave each chunk, and of the initial ones if wanted: [N, M, K, V], or of',
+        f'    as many heads as states have{_notes(text)}."""',
         *head(program),
         f"    {chunk_states(state.adjoint_end, 'M')}",
         *indented(

@@ -31,10 +31,12 @@ CPU = torch.device("cpu")
 # In the interpreter, which has to be chosen before triton is imported: every kernel's launches are run and timed.
 TUNED = """
 import functools, sys
+from pathlib import Path
 import torch
 from glagen import tune as tuning
 from glagen.bench import Workload
 from glagen.errors import Source
+from glagen.regimes import REGIMES
 from glagen.verify import verify
 
 def few(planned, kernel, workload, device, all=tuning.candidates):
@@ -48,10 +50,20 @@ tuning.GAIN, tuning.WARM, tuning.REPEATS = 1e9, 1, 1
 tuning.DTYPE, tuning.PRECISION = torch.float32, "fp32"  # it has no bfloat16
 workload = Workload("tiny", 1, 40, 2, 16, 32)
 source = Source("gla.yaml", open(sys.argv[1]).read())
+run, ran, tried = tuning.reference_results, [], None
+tuning.reference_results = lambda *given: ran.append(given) or run(*given)
 for x in tuning.tune(source, torch.device("cpu"), [workload], 1, print):
     assert (x.gates, x.chunk, x.K, x.V) == ("K", 32, 16, 32)
     assert x.rule > 0 and x.measured > 0
     print("kept", x.kernel, x.block_K, x.workload)
+    tried = x if x.kernel == "key_gradients" else tried
+assert len(ran) == len(REGIMES)  # once for all candidates
+oracle, wrong = (tuning.Oracle(source, workload, torch.device("cpu"), Path(sys.argv[2], name)) for name in "ab")
+oracle.run(32)
+given = torch.load(oracle.file)
+given["mild"]["d k"] *= 1.001
+torch.save(given, wrong.file)
+assert tuning._is_right(oracle, (), tried) and not tuning._is_right(wrong, (), tried)
 """
 
 
@@ -101,10 +113,11 @@ def test_candidates_fit_the_heads_and_the_threads(planned, K, V):
             assert kernel.name != "fused" or x.block_K >= K
 
 
-def test_kernels_are_tuned_where_they_run():
+def test_kernels_are_tuned_where_they_run(tmp_path):
+    """And held to what the recurrence gave, which is run once."""
     pytest.importorskip("triton")
     run = subprocess.run(
-        [sys.executable, "-c", TUNED, str(ROOT / "specs" / "gla.yaml")],
+        [sys.executable, "-c", TUNED, str(ROOT / "specs" / "gla.yaml"), str(tmp_path)],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -145,6 +158,7 @@ def test_scores_are_made_apart_if_all_of_the_op_gains(whole, kept, monkeypatch):
     monkeypatch.setattr(tuning, "_whole", lambda source, table, given: whole[made in table])
     monkeypatch.setattr(tuning, "call", lambda *_: None)
     monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
+    monkeypatch.setattr(tuning.Oracle, "run", lambda oracle, chunk: None)
     found = list(tuning.tune(SOURCE, CPU, [TINY], 1))
     assert found == [rows[32], *([rows[16], made] if kept else [])]
 
@@ -156,9 +170,11 @@ def test_a_configuration_that_is_wrong_or_cannot_be_launched_is_not_right(planne
     def raises(*_, **__):
         raise RuntimeError("gla: this GPU cannot hold a tile")
 
+    monkeypatch.setattr(tuning, "_expected", lambda file: {})
+    oracle = tuning.Oracle(SOURCE, TINY, CPU, Path("not read"))
     for stand_in in (lambda *_, **__: SimpleNamespace(ok=False), raises):
         monkeypatch.setattr(tuning, "verify", stand_in)
-        assert not tuning._is_right(SOURCE, (), candidate, TINY, "cpu")
+        assert not tuning._is_right(oracle, (), candidate)
 
 
 def test_a_module_is_itself_again_once_it_was_timed(planned, monkeypatch):
