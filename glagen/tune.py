@@ -68,14 +68,15 @@ def tune(
         raise ValueError(f"kernels do not run on {device}")
     for workload in workloads:
         with TemporaryDirectory() as folder:
-            yield from _tuned(planned, Oracle(source, workload, device, Path(folder, "expected.pt")), jobs, say)
+            case = Case(2, CHUNKS * planned.chunk + 5, HEADS, workload.K, workload.V)
+            yield from _tuned(planned, Oracle(source, workload, device, case, Path(folder, "expected.pt")), jobs, say)
 
 
 def _tuned(planned: Schedule, oracle: Oracle, jobs: int, say: Say) -> Iterator[Tuned]:
     """What is worth keeping for one workload."""
     source, workload, device = oracle.source, oracle.workload, oracle.device
     say(f"{workload.name}: running the recurrence")
-    oracle.run(planned.chunk)
+    oracle.run()
     given = call(parse(source), workload, device, DTYPE)
     plain: Table = ()
     for x in _measured(oracle, given, jobs, say, ()):
@@ -149,7 +150,7 @@ def _described(device: torch.device) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """What candidates are held to: a spec's recurrence, for heads like those of a workload, on a device.
+    """What candidates for a workload are held to: a spec's recurrence, in one case, on a device.
 
     What it gives is kept in a file, in float64: for wide heads it takes longer than to build a kernel, and some hundred
     MB a regime.
@@ -158,20 +159,16 @@ class Oracle:
     source: Source
     workload: Workload
     device: torch.device
+    case: Case
     file: Path
 
-    def run(self, chunk: int) -> None:
+    def run(self) -> None:
         """Write the file: once for all candidates, before processes share the device."""
-        document, case = parse(self.source), self.case(chunk)
-        given = {}
+        document, given = parse(self.source), {}
         for regime in REGIMES:
-            found = reference_results(document, draw(document, regime, case), self.device)
+            found = reference_results(document, draw(document, regime, self.case), self.device)
             given[regime] = {name: x.cpu() for name, x in found.items()}
         torch.save(given, self.file)
-
-    def case(self, chunk: int) -> Case:
-        """The extents that candidates are checked on."""
-        return Case(2, CHUNKS * chunk + 5, HEADS, self.workload.K, self.workload.V)
 
 
 @functools.lru_cache(maxsize=1)
@@ -211,7 +208,7 @@ def _is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool:
                     document,
                     module,
                     oracle.device,
-                    cases=[oracle.case(module.CHUNK)],
+                    cases=[oracle.case],
                     precisions=[PRECISION],
                     invariants=False,
                     expected=_expected(oracle.file),

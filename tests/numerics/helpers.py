@@ -90,9 +90,9 @@ def keep_on_chip(module: ModuleType) -> None:
         setattr(module, function, lambda *_: True)
 
 
-def cut_in_pieces(module: ModuleType) -> None:
-    """Sequences, in pieces of one chunk, as if there were room on the GPU for all of them."""
-    module.LONG, module.PIECE, module._multiprocessors = 1, 1, lambda: 10**6
+def cut_in_pieces(module: ModuleType, chunks: int = 1) -> None:
+    """Sequences, in pieces of so many chunks, as if there were room on the GPU for all of them."""
+    module.LONG, module.PIECE, module._multiprocessors = 1, chunks, lambda: 10**6
 
 
 def note_launches(module: ModuleType, note: Callable[[str], object]) -> None:

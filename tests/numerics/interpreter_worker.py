@@ -47,7 +47,8 @@ CASES = (Case(1, 80, 1, 20, 36), Case(1, 1, 2, 16, 16, state=False), Case(2, 65,
 MIXED = {"gla": ["g"], "gla_kv": ["gk", "gv"], "gla_v": ["g"], "rwkv6": ["w"]}  # gates of specs
 FEW_ROWS = ("gla", "gla_kv")
 APART = ("gla", "gla_v", "simple_gla", "rwkv6")
-PIECES = ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_attn", "gsa", "mlstm")
+PIECES = [(n, 1) for n in ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_attn", "gsa", "mlstm")]
+PIECES += [("gla_kv", 2), ("mamba2", 2)]
 
 
 def main(name: str) -> int:
@@ -117,7 +118,7 @@ def main(name: str) -> int:
     if name == "mixed":
         return told([row for spec, gates in MIXED.items() for row in with_exact_gates(spec, gates)])
     if name == "pieces":
-        rows = [row for spec in PIECES for row in in_pieces(spec)]
+        rows = [row for spec, chunks in PIECES for row in in_pieces(spec, chunks)]
         return told(rows)
     if name == "carried":
         return told([carried(pieces, reverse) for pieces in (1, 2, 8, 9, 16, 20) for reverse in (False, True)])
@@ -218,8 +219,8 @@ def runs_again(module: ModuleType, **given: torch.Tensor | None) -> list[int]:
     return found
 
 
-def in_pieces(name: str) -> list[dict]:
-    """The rows of a spec whose sequences are walked along in pieces of one chunk, as on a GPU that has room."""
+def in_pieces(name: str, chunks: int) -> list[dict]:
+    """The rows of a spec whose sequences are walked along in two pieces of so many chunks, as on a GPU with room."""
     module = generated(name)
     cut: dict[str, set[int]] = {n: set() for n in vars(module) if n.startswith("_pieces")}
 
@@ -233,11 +234,11 @@ def in_pieces(name: str) -> list[dict]:
 
     for function in cut:  # one a state
         setattr(module, function, watched(function, getattr(module, function)))
-    cut_in_pieces(module)
+    cut_in_pieces(module, chunks)
     report = verify(
         document_of(spec_text(name)),
         module,
-        cases=[Case(2, 2 * module.CHUNK, 2, 5, 6)],
+        cases=[Case(2, 2 * chunks * module.CHUNK, 2, 5, 6)],
         precisions=["fp32"],
         regimes=["reset"],
         modes=["saved"],

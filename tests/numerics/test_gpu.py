@@ -223,10 +223,11 @@ def test_tensors_may_be_on_another_gpu_than_the_current():
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("chunks", [1, 2])
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
-def test_sequences_in_pieces(path, precision):
+def test_sequences_in_pieces(path, chunks, precision):
     document, module = document_of(path.read_text()), generated(path.stem)
-    cut_in_pieces(module)
+    cut_in_pieces(module, chunks)
     cases, regimes = [Case(2, 512, 2, 64, 64)], ["mild", "reset"]
     report = verify(document, module, "cuda", cases=cases, precisions=[precision], regimes=regimes, invariants=False)
     assert not [f"{row}" for row in report.failures]

@@ -22,6 +22,7 @@ from glagen.ir.tuned import read_table
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
+from glagen.regimes import Case
 from tests.numerics.helpers import ROOT, spec_text
 from tests.tune.test_tables import ONE
 
@@ -36,7 +37,7 @@ import torch
 from glagen import tune as tuning
 from glagen.bench import Workload
 from glagen.errors import Source
-from glagen.regimes import REGIMES
+from glagen.regimes import REGIMES, Case
 from glagen.verify import verify
 
 def few(planned, kernel, workload, device, all=tuning.candidates):
@@ -58,8 +59,9 @@ for x in tuning.tune(source, torch.device("cpu"), [workload], 1, print):
     print("kept", x.kernel, x.block_K, x.workload)
     tried = x if x.kernel == "key_gradients" else tried
 assert len(ran) == len(REGIMES)  # once for all candidates
-oracle, wrong = (tuning.Oracle(source, workload, torch.device("cpu"), Path(sys.argv[2], name)) for name in "ab")
-oracle.run(32)
+held_to = source, workload, torch.device("cpu"), Case(2, 40, 2, 16, 32)
+oracle, wrong = (tuning.Oracle(*held_to, Path(sys.argv[2], name)) for name in "ab")
+oracle.run()
 given = torch.load(oracle.file)
 given["mild"]["d k"] *= 1.001
 torch.save(given, wrong.file)
@@ -158,7 +160,7 @@ def test_scores_are_made_apart_if_all_of_the_op_gains(whole, kept, monkeypatch):
     monkeypatch.setattr(tuning, "_whole", lambda source, table, given: whole[made in table])
     monkeypatch.setattr(tuning, "call", lambda *_: None)
     monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
-    monkeypatch.setattr(tuning.Oracle, "run", lambda oracle, chunk: None)
+    monkeypatch.setattr(tuning.Oracle, "run", lambda oracle: None)
     found = list(tuning.tune(SOURCE, CPU, [TINY], 1))
     assert found == [rows[32], *([rows[16], made] if kept else [])]
 
@@ -171,7 +173,7 @@ def test_a_configuration_that_is_wrong_or_cannot_be_launched_is_not_right(planne
         raise RuntimeError("gla: this GPU cannot hold a tile")
 
     monkeypatch.setattr(tuning, "_expected", lambda file: {})
-    oracle = tuning.Oracle(SOURCE, TINY, CPU, Path("not read"))
+    oracle = tuning.Oracle(SOURCE, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
     for stand_in in (lambda *_, **__: SimpleNamespace(ok=False), raises):
         monkeypatch.setattr(tuning, "verify", stand_in)
         assert not tuning._is_right(oracle, (), candidate)
