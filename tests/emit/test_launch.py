@@ -132,6 +132,19 @@ def test_programs_of_the_second_pass_look_after_many(module, monkeypatch):
     assert [c["SHARE"] for *_, c in kernel.compiled] == [1, 1, 1, module.SHARE]
 
 
+def test_walks_of_few_heads_take_the_rule_for_narrow_tiles(monkeypatch):
+    """What was measured, was so with many; a walk that keeps the state on chip is as wide as ever."""
+    module = generated("linear_attn")
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
+    monkeypatch.setattr(module, "_capability", lambda: 9)
+    row = ((64, 128), 2, 2, 1)
+    monkeypatch.setitem(module.TUNED, ("adjoint_states", 9, torch.bfloat16, 128, 128), row)
+    many, few = (module._config("adjoint_states", 128, 128, torch.bfloat16, walks) for walks in (256, 8))
+    assert (many["BLOCK_K"], many["BLOCK_V"], many["num_warps"], many["num_stages"]) == (64, 128, 2, 2)
+    assert (few["BLOCK_K"], few["BLOCK_V"], few["num_warps"], few["num_stages"]) == (32, 32, 4, 3)
+    assert module._config("fused", 256, 512, torch.bfloat16, 1)["BLOCK_K"] == 256
+
+
 @pytest.mark.parametrize("walks", [1, 2, 16, 33, 34, 300])
 @pytest.mark.parametrize("chunks", [255, 256, 258, 1024, 4096])
 def test_long_sequences_of_few_heads_are_cut(module, monkeypatch, walks, chunks):
