@@ -36,14 +36,19 @@ def configure(program: ChunkProgram, text: KernelText) -> list[str]:
     if text["runs"]:
         lines.append(f"RUN = _in_turn(config, {' * '.join([*grid, 'slots', _own(kernel)])})")
     if kernel.runs_twice:
-        lines += [f"programs = {_programs(text)}", "again = torch.empty(programs, dtype=torch.int8, device=device)"]
-    elif noted(text):
+        lines.append(f"programs = {_programs(text)}")
+    if kernel.runs_twice and kernel.scans:
+        lines.append("again = torch.empty(programs, dtype=torch.int8, device=device)")
+    elif noted(text) and not kernel.runs_twice:
         lines.append(new("strong", "N", heads, " * ".join(grid), dtype="torch.int8"))
     return lines
 
 
-def start(program: ChunkProgram, text: KernelText, renamed: dict[str, str], read: str = "H") -> list[str]:
-    """One launch of a kernel that is configured. `read`: how many heads there are of what its heads read."""
+def start(
+    program: ChunkProgram, text: KernelText, renamed: dict[str, str], read: str = "H", passes: str = ""
+) -> list[str]:
+    """One launch of a kernel that is configured. `read`: how many heads there are of what its heads read; `passes`:
+    which of the two, if it runs twice."""
     kernel: Kernel = text["kernel"]
     heads = _heads(kernel)
     values = []
@@ -54,7 +59,7 @@ def start(program: ChunkProgram, text: KernelText, renamed: dict[str, str], read
     values += [PACKED, "first_slot"] if kernel.scans else ["place", "slots"]
     values += noted(text)
     if kernel.runs_twice:
-        values += [*["slots // strong.shape[0]"] * text["notes"], "again", "programs"]
+        values += ["slots // strong.shape[0]" if text["notes"] else "again", "programs"]
     values += [*text["scalars"], "T", heads]
     constants = [*(_group(program, name, heads, read) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     constants += ["NOTES=strong.shape[-1]"] * (text["notes"] and kernel.runs_twice)
@@ -63,7 +68,7 @@ def start(program: ChunkProgram, text: KernelText, renamed: dict[str, str], read
         f"    {text['function']}, {'programs' if kernel.runs_twice else _programs(text)}, device,",
         f"    {', '.join(values)},",
         f"    {', '.join(constants)},",
-        f"    {'passes=_guarded(programs), ' * kernel.runs_twice}config=config,",
+        f"    {f'passes=_guarded(programs){passes}, ' * kernel.runs_twice}config=config,",
         ")",
     ]
 
@@ -160,12 +165,36 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         '    kept = states == "saved"',
         '    if _stays_on_chip("fused", states, N * M, K, V, dtype):',
         f"        {chunk_states(state, 'H')} if kept else None",
-        *indented(launch(program, kernels["fused"]), 2),
+        *indented(_on_chip(program, kernels), 2),
         "    else:",
         f"        {', '.join([name, *noted(kernels['states'])])} = _states_triton({', '.join(given)})",
         *indented(_scores(program, kernels) if _judged(kernels) else [], 2),
         *indented(launch(program, kernels["outputs"]), 2),
         f"    return {results}, {name} if kept else torch.empty(0, dtype=_kept_type(dtype), device=device)",
+    ]
+
+
+def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
+    """The forward that keeps the state on chip. What is strong runs again: where chunk states are stored, a second walk
+    stores right ones, from which the kernel of outputs takes chunks side by side; else the same walk does all."""
+    text = kernels["fused"]
+    if not text["kernel"].runs_twice:
+        return launch(program, text)
+    outs = {o.name: "None" for o in program.outputs}
+    reads = kernels["outputs"]
+    unmade = {ready.tensor: "None" for ready in reads["kernel"].ready if _judged(kernels)}  # nor were they for the walk
+    return [
+        *configure(program, text),
+        *start(program, text, {}, passes="[: 1 if kept else 2]"),
+        "if kept:  # of what is strong: right states, then outputs of all its chunks at once",
+        *indented(
+            [
+                *start(program, text, outs, passes="[1:]"),
+                "strong = again.view(N, H, -1)",
+                *configure(program, reads),
+                *start(program, reads, unmade, passes="[1:]"),
+            ]
+        ),
     ]
 
 

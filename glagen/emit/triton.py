@@ -126,8 +126,9 @@ class KernelPrinter(KernelLoads):
         blocked = [a for a in self.kernel.owned if a not in self.kernel.whole and a not in store.axes]
         kind = ("row_parts" if blocked else "rows") if "t" in store.axes else "head_parts"
         kind = "matrices" if "s" in store.axes else kind
-        # a gradient that nobody wants is not given; sums for other kernels are
-        optional = self.kernel.reduces_heads or bool(self.kernel.of_gradients and self.kernel.scans)
+        # a gradient that nobody wants is not given, nor outputs where a second walk makes states; sums for others are
+        walks = bool(self.kernel.scans) and (self.kernel.of_gradients or self.kernel.runs_twice)
+        optional = self.kernel.reduces_heads or walks
         return self._tensor(f"{store.target}_out", kind, store.axes, optional)
 
     def _store_out(self, store: Store) -> None:

@@ -132,6 +132,15 @@ def test_programs_of_the_second_pass_look_after_many(module, monkeypatch):
     assert [c["SHARE"] for *_, c in kernel.compiled] == [1, 1, 1, module.SHARE]
 
 
+def test_kernels_are_built_for_the_passes_they_make(module):
+    """One of the two, or both."""
+    kernel, (mild, strong) = Kernel(), ({"STRONG": False}, {"STRONG": True})
+    for passes in ((mild,), (mild, strong), (strong,)) * 2:
+        module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, passes=passes)
+    assert [x["STRONG"] for *_, x in kernel.compiled] == [False, False, True, True]
+    assert [x[2][-1] for x in kernel.launched] == [False, False, True, True]
+
+
 def test_walks_of_few_heads_take_the_rule_for_narrow_tiles(monkeypatch):
     """What was measured, was so with many; a walk that keeps the state on chip is as wide as ever."""
     module = generated("linear_attn")

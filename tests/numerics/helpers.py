@@ -67,10 +67,15 @@ def close(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], toleranc
 
 
 def changed_before(
-    document: Document, module: ModuleType, precision: Precision, device: torch.device, mode: str
+    document: Document,
+    module: ModuleType,
+    precision: Precision,
+    device: torch.device,
+    mode: str,
+    columns: tuple[int, int] = (20, 24),
 ) -> list[str]:
     """The outputs of which bits before a step depend on whether gates from there on are mild or strong."""
-    case, cut = Case(1, 100, 2, 20, 24), 60
+    case, cut = Case(1, 100, 2, *columns), 60
     mild, strong = (draw(document, regime, case) for regime in ("unit", "strong"))
     timed = [d.name for d in document.declarations if "t" in d.axes]
     mixed = {n: torch.cat([mild.arguments[n][:, :cut], strong.arguments[n][:, cut:]], 1) for n in timed}  # type: ignore[index]

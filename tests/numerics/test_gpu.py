@@ -6,14 +6,17 @@ import pytest
 import torch
 
 from glagen.regimes import Case, draw
+from glagen.tolerances import PRECISIONS
 from glagen.verify import CUDA_CASES, verify
 from tests.numerics.helpers import (
     SPECS,
+    changed_before,
     compiled,
     cut_in_pieces,
     document_of,
     flattened,
     generated,
+    keep_on_chip,
     note_launches,
     scores_apart,
     spec_text,
@@ -231,6 +234,15 @@ def test_sequences_in_pieces(path, chunks, precision):
     cases, regimes = [Case(2, 512, 2, 64, 64)], ["mild", "reset"]
     report = verify(document, module, "cuda", cases=cases, precisions=[precision], regimes=regimes, invariants=False)
     assert not [f"{row}" for row in report.failures]
+
+
+@pytest.mark.parametrize("columns", [(64, 64), (40, 24), (128, 128), (100, 200)])
+@pytest.mark.parametrize("name", ["gla_v", "gla", "rwkv6", "gla_kv"])
+def test_later_strong_gates_change_no_earlier_bit_on_chip(name, columns):
+    """There they bring another kernel to make the outputs of the whole sequence, from the same states."""
+    document, module = document_of(spec_text(name)), generated(name)
+    keep_on_chip(module)
+    assert not changed_before(document, module, PRECISIONS["bf16"], torch.device("cuda"), "saved", columns)
 
 
 FEW, MORE = Case(2, 300, 4, 64, 200), Case(4, 300, 8, 64, 200)

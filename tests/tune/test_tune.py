@@ -88,7 +88,7 @@ kind = 0, gated_sides(planned.program), planned.chunk
 chunks = [k.name for k in planned.kernels if not k.scans]
 table = tuple(Tuned(*kind, name, "float32", 16, 16, 16, 16, 4, 2, 8, 0.0, 0.0, "", "") for name in chunks)
 text = compile_spec(source, Options(tuned=table))
-assert text.count("RUN=RUN") == len(chunks)
+assert text.count("\\n    RUN: tl.constexpr,\\n") == len(chunks)
 cases, regimes = [Case(1, 10 * planned.chunk - 7, 2, 16, 16)], ["mild"]
 found = verify(parse(source), import_text(text), cases=cases, precisions=["fp32"], regimes=regimes, modes=["saved"])
 assert found.ok and found.rows, found.failures
