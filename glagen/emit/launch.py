@@ -1,11 +1,10 @@
-"""Launches: Python that allocates buffers and starts the kernels of each form."""
+"""Launches: Python that configures a kernel, makes what it needs beside the op's tensors, and starts it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from glagen.emit.interface import LAYOUT, arguments, differentiable, heads_of, lead, sizes_call
+from glagen.emit.interface import LAYOUT, arguments, differentiable, heads_of, lead
 from glagen.emit.memory import EXTENT, READS, Tensor
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram, GateInfo
@@ -13,11 +12,6 @@ from glagen.ir.kernel import Kernel
 
 KernelText = dict[str, Any]  # what emit/module.py knows of a printed kernel
 PACKED = "cu_seqlens"
-
-
-def launches(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    """The module's functions that run the forward and the backward on Triton."""
-    return ["\n".join(_forward(program, kernels)), "\n".join(_backward(program, kernels))]
 
 
 def launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | None = None) -> list[str]:
@@ -141,186 +135,6 @@ def chunk_states(name: str, heads: str) -> str:
     return new(identifier(name), "slots", heads, "K", "V", dtype="_kept_type(dtype)")
 
 
-def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    state = program.states[0].name
-    name, initials, finals = identifier(state), [f"{state}_initial"], [f"{state}_final"]
-    given = [*arguments(program), *initials, PACKED, "packing", *finals]
-    outs = [identifier(o.name) for o in program.outputs]
-    results = ", ".join([*outs, *finals])
-    wide = "torch.float32" if program.recurrence.part_of else "dtype"
-    return [
-        f"def _forward_triton({', '.join([*arguments(program), *initials, PACKED, 'states'])}):",
-        '    """Outputs, final states, and the states that enter each chunk (empty unless they are to be saved)."""',
-        f"    packing = _packing({PACKED}, {sizes_call(program.recurrence)})",
-        *head(program),
-        *indented(
-            [
-                f"{identifier(o.name)} = _new({PACKED}, (B, T, M, {EXTENT[o.indices[-1]]}), {wide}, device)"
-                for o in program.outputs
-            ]
-        ),
-        *indented([new(f, "N", "H", "K", "V") for f in finals]),
-        *indented(_sums(program, kernels, "sums")),
-        *indented([] if _judged(kernels) else _scores(program, kernels)),
-        '    kept = states == "saved"',
-        '    if _stays_on_chip("fused", states, N * M, K, V, dtype):',
-        f"        {chunk_states(state, 'H')} if kept else None",
-        *indented(_on_chip(program, kernels), 2),
-        "    else:",
-        f"        {', '.join([name, *noted(kernels['states'])])} = _states_triton({', '.join(given)})",
-        *indented(_scores(program, kernels) if _judged(kernels) else [], 2),
-        *indented(launch(program, kernels["outputs"]), 2),
-        f"    return {results}, {name} if kept else torch.empty(0, dtype=_kept_type(dtype), device=device)",
-    ]
-
-
-def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    """The forward that keeps the state on chip. What is strong runs again: where chunk states are stored, a second walk
-    stores right ones, from which the kernel of outputs takes chunks side by side; else the same walk does all."""
-    text = kernels["fused"]
-    if not text["kernel"].runs_twice:
-        return launch(program, text)
-    outs = {o.name: "None" for o in program.outputs}
-    reads = kernels["outputs"]
-    unmade = {ready.tensor: "None" for ready in reads["kernel"].ready if _judged(kernels)}  # nor were they for the walk
-    return [
-        *configure(program, text),
-        *start(program, text, {}, passes="[: 1 if kept else 2]"),
-        "if kept:  # of what is strong: right states, then outputs of all its chunks at once",
-        *indented(
-            [
-                *start(program, text, outs, passes="[1:]"),
-                "strong = again.view(N, H, -1)",
-                *configure(program, reads),
-                *start(program, reads, unmade, passes="[1:]"),
-            ]
-        ),
-    ]
-
-
-def _scores(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    """Scores for kernels that load them, if there is a kernel that makes any."""
-    if "scores" not in kernels:
-        return []
-    text = kernels["scores"]
-    names = [identifier(store.target) for store in text["kernel"].stores]
-    given = [*arguments(program), "packing", *noted(text)]
-    return [f"{', '.join(names)} = _scores_triton({', '.join(given)})"]
-
-
-def _judged(kernels: dict[str, KernelText]) -> bool:
-    """Do scores wait for walks, which note where gates are strong?"""
-    return "scores" in kernels and kernels["scores"]["kernel"].runs_twice
-
-
-def _sums(program: ChunkProgram, kernels: dict[str, KernelText], prefix: str) -> list[str]:
-    """Local sums [B, T, M] that other kernels load."""
-    lines = []
-    for role, text in kernels.items():
-        if role.startswith(f"{prefix}_"):
-            lines += [
-                f"{identifier(s.target)} = _new({PACKED}, (B, T, M), torch.float32, device)"
-                for s in text["kernel"].stores
-            ]
-            lines += launch(program, text)
-    return lines
-
-
-def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    (state,) = program.states
-    name = identifier(state.name)
-    initials = [f"{s.name}_initial" for s in program.states]
-    finals = [f"{s.adjoint_end}_final" for s in program.states]
-    cotangents = [identifier(c) for c in program.cotangents]
-    again = ", ".join([*arguments(program), *initials, PACKED, "packing"])
-    signature = [*arguments(program), *initials, PACKED, name, *cotangents, *finals, "needs"]
-    lines = [
-        f"def _backward_triton({', '.join(signature)}):",
-        '    """Gradients of the tensors in order, then of the initial states: those that `needs` asks for, else None.',
-        "",
-        '    Chunk states that are empty are made again."""',
-        f"    packing = _packing({PACKED}, {sizes_call(program.recurrence)})",
-        *head(program),
-        f"    if not {name}.numel():",
-        f"        {name}{', _' * len(noted(kernels['states']))} = _states_triton({again})",
-    ]
-    lines += indented(_sums(program, kernels, "backward_sums"))
-    count = len(program.gradients)
-    more = [*walk_back_arguments(program, kernels["adjoint_states"]), f"{state.adjoint_end}_final", f"needs[{count}]"]
-    given = ", ".join([*arguments(program), PACKED, "packing", *more])
-    made = [identifier(state.adjoint_end), f"{state.adjoint}_initial", *noted(kernels["adjoint_states"])]
-    walk_back = f"{', '.join(made)} = _adjoint_states_triton({given})"
-    order = {f"d{g.name}": n for n, g in enumerate(program.gradients)}
-    fused = "fused_value_gradients"
-    if fused in kernels:
-        lines += indented(_walk_back_on_chip(program, kernels, fused, walk_back, order))
-    else:
-        lines.append(f"    {walk_back}")
-    sums: dict[str, list[str]] = {}
-    for role in ("key_gradients", "value_gradients"):
-        if role not in kernels:
-            continue
-        text = kernels[role]
-        renamed: dict[str, str] = {}
-        allocations = []
-        for item in text["tensors"]:
-            tensor: Tensor = item["tensor"]
-            if not tensor.name.endswith("_out"):
-                continue
-            target = tensor.name.removesuffix("_out")
-            buffer, allocated, total = _buffer(program, kernels, text, tensor, target)
-            renamed[target] = buffer
-            allocations.append(f"{buffer} = {allocated} if needs[{order[target]}] else None")
-            sums.setdefault(target, []).append(total)
-        if role == "value_gradients" and fused in kernels:
-            lines.append(f"    if not on_chip and {_asked(renamed, order)}:")
-        else:
-            lines += indented(allocations)
-            lines.append(f"    if {_asked(renamed, order, around=False)}:")
-        lines += indented(_scores(program, kernels) if text["kernel"].ready else [], 2)
-        lines += indented(launch(program, text, renamed), 2)
-    lines.append("    return (")
-    for g in program.gradients:
-        parts = sums.get(f"d{g.name}", [])
-        value = " + ".join(parts) if parts else f"torch.zeros_like({identifier(g.name)})"
-        plain = len(parts) == 1 and parts[0].isidentifier()
-        lines.append(f"        {value}," if plain else f"        {value} if needs[{order[f'd{g.name}']}] else None,")
-    for n, s in enumerate(program.states, count):
-        lines.append(f"        _over_heads({s.adjoint}_initial, 1, H) if needs[{n}] else None,")
-    lines.append("    )")
-    return lines
-
-
-def _walk_back_on_chip(
-    program: ChunkProgram, kernels: dict[str, KernelText], role: str, walk_back: str, order: dict[str, int]
-) -> list[str]:
-    """One kernel that walks back and makes the gradients of values, where that is faster; else `walk_back`."""
-    (state,) = program.states
-    tensors: list[Tensor] = [item["tensor"] for item in kernels[role]["tensors"]]
-    outs = {t.name.removesuffix("_out"): t for t in tensors if t.name.endswith("_out")}
-    buffers = {target: _buffer(program, kernels, kernels[role], tensor, target) for target, tensor in outs.items()}
-    heads = [heads_of(d) for d in program.recurrence.declarations if f"d{d.name}" in outs]
-    on_chip = [_asked(outs, order), *(f"{number} == M" for number in heads)]
-    on_chip.append(f'_stays_on_chip("{role}", "saved", N * M, K, V, dtype)')
-    return [
-        *(f"{name} = {made} if needs[{order[target]}] else None" for target, (name, made, _) in buffers.items()),
-        f"on_chip = {' and '.join(on_chip)}",
-        "if on_chip:",
-        f"    {chunk_states(state.adjoint_end, 'M')}",
-        f"    {new(f'{state.adjoint}_initial', 'N', 'M', 'K', 'V')} if needs[{len(program.gradients)}] else None",
-        *indented(_scores(program, kernels)),
-        *indented(launch(program, kernels[role], {target: name for target, (name, _, _) in buffers.items()})),
-        "else:",
-        f"    {walk_back}",
-    ]
-
-
-def _asked(targets: Iterable[str], order: dict[str, int], around: bool = True) -> str:
-    """Is any of these gradients asked for?"""
-    wanted = [f"needs[{n}]" for n in sorted(order[target] for target in targets)]
-    return f"({' or '.join(wanted)})" if around and len(wanted) > 1 else " or ".join(wanted)
-
-
 def walk_back_arguments(program: ChunkProgram, text: KernelText) -> list[str]:
     """What the walk back takes beside the op's arguments: cotangents, and sums that its kernel loads."""
     (state,) = program.states
@@ -328,32 +142,3 @@ def walk_back_arguments(program: ChunkProgram, text: KernelText) -> list[str]:
     known |= {identifier(remains(gate)) for gate in program.gates}
     names = [identifier(item["tensor"].name) for item in text["tensors"]]
     return [name for name in names if name not in known]
-
-
-def _buffer(
-    program: ChunkProgram, kernels: dict[str, KernelText], text: KernelText, tensor: Tensor, target: str
-) -> tuple[str, str, str]:
-    """A gradient's buffer in one kernel: its name, its allocation, and what it adds to the gradient."""
-    kernel: Kernel = text["kernel"]
-    chunkwise = [k for k in kernels.values() if not k["kernel"].scans]  # a walk is in the place of another kernel
-    shared = sum(any(t["tensor"].name == tensor.name for t in k["tensors"]) for k in chunkwise) > 1
-    name = f"{target}_{'keys' if kernel.owned == ('i',) else 'values'}" if shared else f"{target}_out"
-    features = [EXTENT[a] for a in tensor.axes if a in EXTENT]
-    declaration = next(d for d in program.recurrence.declarations if d.name == target[1:])
-    heads, source = heads_of(declaration), identifier(declaration.name)
-    if tensor.kind == "rows":
-        dtype = "torch.float32" if shared or program.recurrence.part_of else f"{source}.dtype"
-        return name, f"_new({PACKED}, {source}.shape, {dtype}, device)", name
-    split = [a for a in kernel.owned if a not in tensor.axes]
-    config = f'_config("{kernel.name}", K, V, dtype)'
-    counts = [f"{config}.blocks_{EXTENT[a]}" for a in split]
-    if tensor.kind == "row_parts":
-        extents = ", ".join(["B", "T", heads, *features, *counts])
-        return name, f"_new({PACKED}, ({extents}), torch.float32, device)", f"{name}.sum(-1)"
-    dims = "(0, -1)" if split else "0"
-    extents = ", ".join(["slots", "M", *features, *counts])
-    return (
-        name,
-        f"torch.empty({extents}, dtype=torch.float32, device=device)",
-        f"_over_heads({name}.sum({dims}), 0, {heads})",
-    )

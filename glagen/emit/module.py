@@ -9,9 +9,9 @@ from typing import Any
 import jinja2
 
 import glagen
+from glagen.emit.forms import launches
 from glagen.emit.helpers import HELPER_NEEDS, TRITON_HELPERS, TWIN_HELPERS
 from glagen.emit.interface import default_lines, interface, lead
-from glagen.emit.launch import launches
 from glagen.emit.memory import BLOCK, BOUND, EXTENT, READS
 from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.scores import scores
