@@ -164,12 +164,13 @@ def told(rows: list[dict]) -> int:
 
 def on_chip(document: Document, module: ModuleType) -> list[dict]:
     """The rows of a forward that keeps the state on chip and saves what enters each chunk; and of a walk back that
-    keeps its gradient there, also beside shared heads, of which some are not for it."""
+    keeps its gradient there, also beside shared heads, of which some are not for it; and of strong gates, whose notes
+    are of the heads that read a state."""
     keep_on_chip(module)
-    back = hasattr(module, f"{document.name}_fused_value_gradients_kernel")
-    cases = [replace(CASES[0], H=2)] if back else CASES[:1]
+    more = hasattr(module, f"{document.name}_fused_value_gradients_kernel") or hasattr(module, "_guarded")
+    cases = [replace(CASES[0], H=2)] if more else CASES[:1]
     given = {"cases": cases, "precisions": ["fp32"], "regimes": ["reset"], "modes": ["saved"]}
-    return verify(document, module, invariants=back, **given).to_dict()["rows"]  # without, there are no shared heads
+    return verify(document, module, invariants=more, **given).to_dict()["rows"]  # without, there are no shared heads
 
 
 def exact_gates(module: ModuleType, name: str, gates: list[str], factor: float = 1.0) -> ModuleType:
