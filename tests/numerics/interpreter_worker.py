@@ -92,7 +92,7 @@ def main(name: str) -> int:
             rows += report.to_dict()["rows"]
         return told(rows)
     if name == "second_runs":
-        return told(second_runs())
+        return told(second_runs() + strong_beside_mild("gla", "g") + strong_beside_mild("gla_v", "g"))
     if name in ("later", "later_on_chip"):
         rows = []
         for spec, gates in MIXED.items():
@@ -164,13 +164,12 @@ def told(rows: list[dict]) -> int:
 
 def on_chip(document: Document, module: ModuleType) -> list[dict]:
     """The rows of a forward that keeps the state on chip and saves what enters each chunk; and of a walk back that
-    keeps its gradient there, also beside shared heads, of which some are not for it; and of strong gates, whose notes
-    are of the heads that read a state."""
+    keeps its gradient there, also beside shared heads, of which some are not for it."""
     keep_on_chip(module)
-    more = hasattr(module, f"{document.name}_fused_value_gradients_kernel") or hasattr(module, "_guarded")
-    cases = [replace(CASES[0], H=2)] if more else CASES[:1]
+    back = hasattr(module, f"{document.name}_fused_value_gradients_kernel")
+    cases = [replace(CASES[0], H=2)] if back else CASES[:1]
     given = {"cases": cases, "precisions": ["fp32"], "regimes": ["reset"], "modes": ["saved"]}
-    return verify(document, module, invariants=more, **given).to_dict()["rows"]  # without, there are no shared heads
+    return verify(document, module, invariants=back, **given).to_dict()["rows"]  # without, there are no shared heads
 
 
 def exact_gates(module: ModuleType, name: str, gates: list[str], factor: float = 1.0) -> ModuleType:
@@ -209,6 +208,21 @@ def second_runs() -> list[dict]:
             expected = {f"gla_{name}_kernel": [steps] for name in makers}
             rows.append({"lengths": lengths, "states": states, "found": found, "ok": found == expected})
     return rows
+
+
+def strong_beside_mild(name: str, gate: str) -> list[dict]:
+    """The rows of a spec where one head of the state has strong gates and the other has not, two heads of q read each,
+    and the state stays on chip: in float16, whose first run makes no right states of strong gates."""
+    document, module, precision = document_of(spec_text(name)), generated(name), PRECISIONS["fp16"]
+    keep_on_chip(module)
+    mild, strong = (draw(document, regime, Case(2, 70, 4, 20, 24)) for regime in ("mild", "strong"))
+    gates = torch.cat([mild.arguments[gate][:, :, :1], strong.arguments[gate][:, :, 1:]], 2)  # type: ignore[index]
+    few = shared(document, replace(mild, arguments=mild.arguments | {gate: gates}))
+    assert few and few.call.arguments[gate].shape[2] == 2  # type: ignore[union-attr]
+    expected = few.gathered(document, reference_results(document, few.whole, CPU))
+    actual = op_results(document, module, few.call, precision, CPU, "saved")
+    rows = compare(document, actual, expected, precision, ("mixed", name, "fp16", "saved"))
+    return Report(name, "cpu", tuple(rows)).to_dict()["rows"]
 
 
 def runs_again(module: ModuleType, **given: torch.Tensor | str | None) -> dict[str, list[int]]:
