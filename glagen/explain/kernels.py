@@ -64,6 +64,8 @@ def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
         "twice: for sequences of mild gates, whose chunks need no halves, and beside inputs of 16 bits without bounds "
         "on gates; then for all others, with as many halves in each chunk as gates ask"
     )
+    if kernel.whole and not kernel.of_gradients:
+        again += "; where chunk states are stored, that run makes right ones, and `outputs` what is read of them"
     pieces = "once; on long sequences of few heads twice, in pieces: from zero, then from what enters each piece"
     runs = again if kernel.runs_twice else pieces if kernel.direction and not kernel.whole else ""
     return [
