@@ -18,7 +18,8 @@ class Language:
     """How a language chooses by a mask (`where`); and, if a chunk is halved as often as a tile `{depth}` says: how many
     levels of `{most}` there are (`levels`), a mask `{mask}` in these (`reached`) and in the blocks that are left
     (`within`). If each row has a depth: the levels (`row_levels`), a row's depth beside columns (`row`), and a mask in
-    `{those}` rows for which a mild chunk counts as well (`rows`)."""
+    `{those}` rows for which a mild chunk counts as well (`rows`). The first `straight` levels stand one after another
+    where registers last: which rows are halves is then known to the compiler, and one need not wait for the other."""
 
     where: str
     levels: str
@@ -27,6 +28,7 @@ class Language:
     row_levels: str
     row: str
     rows: str
+    straight: int
 
 
 IN_TRITON = Language(
@@ -37,6 +39,7 @@ IN_TRITON = Language(
     row_levels="tl.max({depth})",
     row="{depth}[:, None]",
     rows="({mask}) & ({those}) if STRONG else {mask}",
+    straight=2,
 )
 IN_TORCH = Language(
     where="torch.where",
@@ -46,15 +49,16 @@ IN_TORCH = Language(
     row_levels="{most}",
     row="{depth}[..., :, None]",
     rows="({mask}) & ({those})",
+    straight=0,
 )
 
 
-def opening_text(line: Blocks, chunk: int, language: Language) -> tuple[str, list[str]]:
-    """The loop header ("" for a single pass) and the mask definitions that the body needs.
+def opening_text(line: Blocks, chunk: int, language: Language) -> tuple[list[str], list[str]]:
+    """The headers of the loops that the body is for (none for a single pass), and the mask definitions it needs.
 
     A name that ends in _T is the transpose of the mask without it.
     """
-    header, definitions = _opening(line, chunk, language)
+    headers, definitions = _opening(line, chunk, language)
     wanted = {n for x in line.body if isinstance(x, Assign) for n in _mask_names(x)}
     wanted |= {x.select for x in line.body if isinstance(x, RowSum)}
     texts: list[str] = []
@@ -65,7 +69,7 @@ def opening_text(line: Blocks, chunk: int, language: Language) -> tuple[str, lis
         if name in wanted:
             texts.append(f"{name} = {text}")
             wanted |= set(needs)
-    return header, texts[::-1]
+    return headers, texts[::-1]
 
 
 def _mask_names(line: Assign) -> set[str]:
@@ -78,19 +82,19 @@ def _transposed(text: str) -> str:
     return text
 
 
-def _opening(line: Blocks, chunk: int, language: Language) -> tuple[str, list[Definition]]:
+def _opening(line: Blocks, chunk: int, language: Language) -> tuple[list[str], list[Definition]]:
     leaf, where = line.leaf, language.where
     row = language.row.format(depth=line.depth)
     match line.kind:
         case "bisect":
-            count, until = str((chunk // leaf).bit_length() - 1), f"down to {leaf}"
             same = "(side[:, None] == side[None, :] + 1) & upper[:, None]"
+            headers = [f"for level in range({_levels(chunk, leaf)}):  # halves of {chunk // 2} rows down to {leaf}"]
             if line.depth:
-                levels = language.row_levels if line.by_row else language.levels
-                count, until = levels.format(depth=line.depth, most=count), "and of these, as far as gates ask"
-                reached = f"{{mask}} & (level < {row})" if line.by_row else language.reached
-                same = reached.format(depth=line.depth, mask=same)
-            return f"for level in range({count}):  # halves of {chunk // 2} rows {until}", [
+                straight = language.straight if line.adds_to_one else 0
+                headers = _as_gates_ask(line, chunk, language, straight)
+                reached = "{mask} & (level < {depth})" if line.by_row or straight else language.reached
+                same = reached.format(depth=row if line.by_row else line.depth, mask=same)
+            return headers, [
                 ("half", "CHUNK >> (level + 1)", ()),
                 ("side", "row // half", ("half",)),
                 ("upper", "side % 2 == 1", ("side",)),
@@ -99,7 +103,7 @@ def _opening(line: Blocks, chunk: int, language: Language) -> tuple[str, list[De
                 *_between(where),
             ]
         case "strips":
-            return f"for strip in range(1, {chunk // leaf}):", [
+            return [f"for strip in range(1, {chunk // leaf}):"], [
                 ("upper", f"row // {leaf} == strip", ()),
                 ("lower", f"row < strip * {leaf}", ()),
                 ("same", "upper[:, None] & lower[None, :]", ("upper", "lower")),
@@ -109,7 +113,7 @@ def _opening(line: Blocks, chunk: int, language: Language) -> tuple[str, list[De
         case "leaf" | "quarters":
             pairs, sums = (f" & ({row} == 2)", f" & ({row} <= 2)") if line.kind == "quarters" else ("", "")
             same = f"alike & ({ROW} > {OTHER}){pairs}"
-            return "", [
+            return [], [
                 ("alike", f"(row // {leaf})[:, None] == (row // {leaf})[None, :]", ()),
                 ("same", same, ("alike",)),
                 ("same_or_own", f"({same}) | (({ROW} == {OTHER}) & ({row} > 0))", ("alike",)),
@@ -117,17 +121,17 @@ def _opening(line: Blocks, chunk: int, language: Language) -> tuple[str, list[De
                 ("leaf_before", f"alike & ({ROW} > {OTHER}){sums}", ("alike",)),
             ]
         case "guard" if line.by_row:
-            return "", [
+            return [], [
                 (name, language.rows.format(mask=f"{ROW} {sign} {OTHER}", those=f"{row} == 0"), ())
                 for name, sign in (("same", ">"), ("same_or_own", ">="))
             ]
         case "guard":
-            return "", [
+            return [], [
                 (name, language.within.format(mask=f"{ROW} {sign} {OTHER}", depth=line.depth), ())
                 for name, sign in (("same", ">"), ("leaf", ">="), ("leaf_before", ">"))
             ]
         case "offsets":
-            return f"for offset in range(1, {leaf}):", [
+            return [f"for offset in range(1, {leaf}):"], [
                 ("inside", f"row % {leaf} >= offset", ()),
                 ("on_offset", f"({BACK} == offset) & inside[:, None]", ("inside",)),
                 ("span", f"({BACK} >= 0) & ({BACK} < offset)", ()),
@@ -136,6 +140,22 @@ def _opening(line: Blocks, chunk: int, language: Language) -> tuple[str, list[De
             ]
         case _:
             raise InternalError(f"unknown blocks {line.kind}")
+
+
+def _levels(chunk: int, leaf: int) -> int:
+    """How often a chunk is halved until blocks have `leaf` rows."""
+    return (chunk // leaf).bit_length() - 1
+
+
+def _as_gates_ask(line: Blocks, chunk: int, language: Language, straight: int) -> list[str]:
+    """The headers of loops over the levels of a chunk that is halved as often as its gates ask."""
+    levels = language.row_levels if line.by_row else language.levels
+    until = levels.format(depth=line.depth, most=_levels(chunk, line.leaf))
+    halves = f"# halves of {chunk // 2} rows and of these"
+    if not straight:
+        return [f"for level in range({until}):  {halves}, as far as gates ask"]
+    first = f"for level in tl.static_range({straight}):  {halves}"
+    return [first, f"for level in range({straight}, {until}):  # and so on, as far as gates ask"]
 
 
 def _between(where: str) -> list[Definition]:

@@ -121,20 +121,19 @@ class TwinPrinter:
         self._put(line.name, value, line.accumulate)
 
     def _blocks(self, line: Blocks) -> None:
-        header, definitions = opening_text(line, self.chunk, IN_TORCH)
+        headers, definitions = opening_text(line, self.chunk, IN_TORCH)
         inner = [x.name for x in line.body if x.accumulate]
         for name in dict.fromkeys(inner):
             if identifier(name) not in self.started:
                 self._put(name, "0.0", False)
-        if header:
+        for header in headers:  # one at most
             self._line(header)
-            self.indent += 1
+        self.indent += len(headers)
         for text in definitions:
             self._line(text)
         for x in line.body:
             self._any(x)
-        if header:
-            self.indent -= 1
+        self.indent -= len(headers)
 
     def _scan(self, scan: Scan) -> None:
         """A loop over chunks that keeps the state entering each (backward: the gradient leaving each)."""

@@ -314,15 +314,20 @@ class KernelPrinter(KernelLoads):
         return f"tl.sum(tl.where({select}, {source}[None, :], 0.0), axis=1)"
 
     def _blocks(self, line: Blocks) -> None:
-        header, definitions = opening_text(line, self.chunk, IN_TRITON)
+        headers, definitions = opening_text(line, self.chunk, IN_TRITON)
         outside = self.indent, self.has_same_bits
         strong = bool(line.depth) and line.kind != "guard"
         self.has_same_bits &= not strong
-        for text in ["if STRONG:"] * strong + [header] * bool(header):
-            self._line(text)
+        if strong:
+            self._line("if STRONG:")
             self.indent += 1
-        for text in definitions:
-            self._line(text)
-        for inner in line.body:
-            self._any(inner)
+        for header in headers or [""]:
+            if header:
+                self._line(header)
+            self.indent += bool(header)
+            for text in definitions:
+                self._line(text)
+            for inner in line.body:
+                self._any(inner)
+            self.indent -= bool(header)
         self.indent, self.has_same_bits = outside

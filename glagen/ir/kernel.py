@@ -138,6 +138,11 @@ class Blocks:
         """Is the body always run, and no more than once?"""
         return self.kind in ("leaf", "guard")
 
+    @property
+    def adds_to_one(self) -> bool:
+        """Is there one tile that the body adds to? Work on more, as of gradients, fills all registers."""
+        return len({line.name for line in self.body if line.accumulate}) == 1
+
 
 Line = Load | Assign | Dot | RowSum | Depth | Blocks
 

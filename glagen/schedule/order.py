@@ -119,8 +119,17 @@ def phases(lines: list[Line], looped: str | None, roots: list[str]) -> tuple[Lin
         available = [line for at, inside, line in placed if at <= n and inside and not _accumulates(line)]
         if results:
             inner = pruned([x for x in ordered if x in available or x in results], _needs(results))
-            body.append(Loop(looped, tuple(inner)))
+            body.append(Loop(looped, _covers_first(inner)))
     return tuple(body)
+
+
+def _covers_first(lines: list[Line]) -> tuple[Line, ...]:
+    """The same lines, in an order that keeps few results waiting during the blocks of covers, which want most
+    registers: what is loaded, what blocks need and the blocks, then all else."""
+    blocks: list[Line] = [line for line in lines if isinstance(line, Blocks)]
+    led = pruned(lines, _needs(blocks))
+    late = [line for line in lines if blocks and line not in led and not isinstance(line, Load)]
+    return (*(line for line in lines if line not in late), *late)
 
 
 def _late(placed: list[tuple[int, bool, Line]]) -> list[tuple[int, bool, Line]]:

@@ -33,9 +33,9 @@ def blocks(kind: str, leaf: int, chunk: int, depth: torch.Tensor | None = None) 
     body += [Assign("x", ("t", "s"), ref(f"%{m}", ("t", "s"))) for m in masks]
     by_row = depth is not None and depth.dim() == 1
     line = Blocks(kind, leaf, "g", tuple(body), "" if depth is None else "g_depth", by_row)
-    header, definitions = opening_text(line, chunk, IN_TORCH)
+    headers, definitions = opening_text(line, chunk, IN_TORCH)
     found: list[dict[str, torch.Tensor]] = []
-    lines = [header or "if True:", *(f"    {text}" for text in definitions)]
+    lines = [*(headers or ["if True:"]), *(f"    {text}" for text in definitions)]
     lines.append("    keep({n: x for n, x in globals().items() if isinstance(x, torch.Tensor)})")
     names = {"row": torch.arange(chunk), "CHUNK": chunk, "torch": torch, "keep": found.append, "g_depth": depth}
     exec(TWIN_HELPERS["_blockwise"] + "\n".join(lines), names)
