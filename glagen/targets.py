@@ -44,7 +44,7 @@ class Built:
     """A kernel compiled for a target.
 
     `spills` in bytes of local memory a thread; `mma` lists tensor-core opcodes; `fused` counts additions
-    of what another thread has that a multiplication is fused with.
+    of what another thread has that a multiplication is fused with; `from_registers` wgmma with an operand in registers.
     """
 
     kernel: str
@@ -57,6 +57,7 @@ class Built:
     spills: int
     mma: tuple[str, ...]
     fused: int
+    from_registers: int
 
     @property
     def fits(self) -> bool:
@@ -81,8 +82,8 @@ def build(module: ModuleType, document: Document, target: str, dtype: torch.dtyp
     gpu = parse_target(target)
     capability = gpu.arch // 10 if gpu.backend == "cuda" else 0
     calls = launches(module, document, dtype, K, V, capability)
-    with _pretend(module, capability), module._building():
-        return [_compile(call, gpu, dtype, K, V) for call in calls]
+    with _pretend(module, capability):
+        return [_compile(module, call, gpu, dtype, K, V) for call in calls]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,11 @@ def launches(
     """What the op launches, forward and backward in each of its ways, and a step: recorded on CPU tensors, not run."""
     from triton.runtime.jit import JITFunction
 
-    found: dict[tuple[str, bool | None], Launch] = {}
+    found: dict[tuple[Any, ...], Launch] = {}
 
     def record(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        found.setdefault((self.fn.__name__, options.get("STRONG")), Launch(self, args, options))
+        one = self.fn.__name__, options.get("STRONG"), options.get("PEEK")
+        found.setdefault(one, Launch(self, args, options))
 
     op, step = getattr(module, document.name), getattr(module, f"{document.name}_step")
     sizes = {"t": 2 * module.CHUNK, "i": K, "s": K // 2 + 1, "j": V}
@@ -146,7 +148,7 @@ def _pretend(module: ModuleType, capability: int) -> Iterator[None]:
     module._wgmma_is_sound.cache_clear()
 
 
-def _compile(call: Launch, gpu: Any, dtype: torch.dtype, K: int, V: int) -> Built:
+def _compile(module: ModuleType, call: Launch, gpu: Any, dtype: torch.dtype, K: int, V: int) -> Built:
     import triton
     from triton.compiler import ASTSource
 
@@ -168,14 +170,18 @@ def _compile(call: Launch, gpu: Any, dtype: torch.dtype, K: int, V: int) -> Buil
         else:
             signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
     source = ASTSource(kernel, signature, constants, attributes)
-    compiled = triton.compile(source, target=gpu, options=launch_options)
     limit = SHARED_MEMORY[gpu.arch] if gpu.backend == "cuda" else LDS
-    while compiled.metadata.shared > limit and launch_options.get("num_stages", 1) > 1:  # as `_first` in a module does
-        launch_options["num_stages"] -= 1
+    with module._building(kernel, call.options):
         compiled = triton.compile(source, target=gpu, options=launch_options)
+        while compiled.metadata.shared > limit and launch_options.get("num_stages", 1) > 1:  # as `_first` there does
+            launch_options["num_stages"] -= 1
+            compiled = triton.compile(source, target=gpu, options=launch_options)
     registers, spills, mma = _machine_code(compiled) if gpu.backend == "cuda" else (0, 0, ())
-    shared, fused = compiled.metadata.shared, _fused(compiled.asm.get("ptx", ""))
-    return Built(kernel.fn.__name__, TYPES[dtype], K, V, shared, limit, registers, spills, mma, fused)
+    shared, ptx = compiled.metadata.shared, compiled.asm.get("ptx", "")
+    from_registers = len(re.findall(r"wgmma\.mma_async[^;]*\}, \{", ptx))
+    return Built(
+        kernel.fn.__name__, TYPES[dtype], K, V, shared, limit, registers, spills, mma, _fused(ptx), from_registers
+    )
 
 
 def _fused(ptx: str) -> int:

@@ -19,6 +19,7 @@ from glagen.emit.launch import (
     walk_back_arguments,
 )
 from glagen.emit.memory import EXTENT, Tensor
+from glagen.emit.walks import pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
@@ -51,8 +52,11 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         *indented(_sums(program, kernels, "sums")),
         *indented([] if _judged(kernels) else _scores(program, kernels)),
         '    kept = states == "saved"',
-        '    if _stays_on_chip("fused", states, N * M, K, V, dtype):',
-        f"        {chunk_states(state, 'H')} if kept else None",
+        f"    {pieces(kernels['states'], 'H')}",
+        '    if _stays_on_chip("fused", states, N * pieces * M, K, V, dtype):',
+        "        if pieces > 1:",
+        f"            {initials[0]} = _entering_triton({', '.join([*given[:-1], 'pieces', *finals])})",
+        "        N, T = N * pieces, T // pieces",
         *indented(_on_chip(program, kernels), 2),
         "    else:",
         f"        {', '.join([name, *noted(kernels['states'])])} = _states_triton({', '.join(given)})",
@@ -63,23 +67,28 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
 
 
 def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    """The forward that keeps the state on chip. What is strong runs again: where chunk states are stored, a second walk
-    stores right ones, from which the kernel of outputs takes chunks side by side; else the same walk does all."""
-    text = kernels["fused"]
+    """The forward that keeps the state on chip. What is strong runs again: a second walk stores right chunk states,
+    from which the kernel of outputs takes chunks side by side; or does all, if states are to take no memory."""
+    text, state = kernels["fused"], program.states[0].name
+    name, final = identifier(state), f"{state}_final"
+    last = {final: f"{final} if pieces == 1 else None"}
     if not text["kernel"].runs_twice:
-        return launch(program, text)
+        return [f"{chunk_states(state, 'H')} if kept else None", *launch(program, text, last)]
     outs = {o.name: "None" for o in program.outputs}
+    nothing = outs | {state: "None", final: "None"}
     reads = kernels["outputs"]
     unmade = {ready.tensor: "None" for ready in reads["kernel"].ready if _judged(kernels)}  # nor were they for the walk
     return [
+        f'{chunk_states(state, "H")} if states != "recomputed" else None',
         *configure(program, text),
-        *start(program, text, {}, passes="[: 1 if kept else 2]"),
-        "if kept:  # of what is strong: right states, then outputs of all its chunks at once",
+        *start(program, text, nothing, passes="[:1]"),
+        *start(program, text, last | {state: f"{name} if kept else None"}, passes=f"[1 : 3 if {name} is None else 2]"),
+        f"if {name} is not None:  # of what is strong: right states, then outputs of all its chunks at once",
         *indented(
             [
-                *start(program, text, outs, passes="[1:]"),
+                *start(program, text, outs | last, passes="[2:]"),
                 "strong = again.view(N, H, -1)",
-                *configure(program, reads),
+                *configure(program, reads, within=f"slots // N if {PACKED} is None else 1"),  # others have no states
                 *start(program, reads, unmade, passes="[1:]"),
             ]
         ),
@@ -160,13 +169,14 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
             renamed[target] = buffer
             allocations.append(f"{buffer} = {allocated} if needs[{order[target]}] else None")
             sums.setdefault(target, []).append(total)
-        if role == "value_gradients" and fused in kernels:
-            lines.append(f"    if not on_chip and {_asked(renamed, order)}:")
-        else:
-            lines += indented(allocations)
-            lines.append(f"    if {_asked(renamed, order, around=False)}:")
+        on_chip, twice = role == "value_gradients" and fused in kernels, text["kernel"].runs_twice
+        lines += indented([] if on_chip else allocations)
+        asked = _asked(renamed, order, around=on_chip and not twice)
+        lines.append(f"    if not on_chip and {asked}:" if on_chip and not twice else f"    if {asked}:")
         lines += indented(_scores(program, kernels) if text["kernel"].ready else [], 2)
-        lines += indented(launch(program, text, renamed), 2)
+        lines += indented(configure(program, text), 2)
+        passes = "[1 if on_chip else 0 :]" if on_chip and twice else ""
+        lines += indented(start(program, text, renamed, passes=passes), 2)
     lines.append("    return (")
     for g in program.gradients:
         parts = sums.get(f"d{g.name}", [])
@@ -182,24 +192,39 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
 def _walk_back_on_chip(
     program: ChunkProgram, kernels: dict[str, KernelText], role: str, walk_back: str, order: dict[str, int]
 ) -> list[str]:
-    """One kernel that walks back and makes the gradients of values, where that is faster; else `walk_back`."""
+    """One kernel that walks back and makes the gradients of values, where that is faster; else `walk_back`. Where gates
+    are strong it walks again, for right gradients of states, from which those of values are made chunk by chunk."""
     (state,) = program.states
+    text = kernels[role]
     tensors: list[Tensor] = [item["tensor"] for item in kernels[role]["tensors"]]
     outs = {t.name.removesuffix("_out"): t for t in tensors if t.name.endswith("_out")}
     buffers = {target: _buffer(program, kernels, kernels[role], tensor, target) for target, tensor in outs.items()}
     heads = [heads_of(d) for d in program.recurrence.declarations if f"d{d.name}" in outs]
     on_chip = [_asked(outs, order), *(f"{number} == M" for number in heads)]
     on_chip.append(f'_stays_on_chip("{role}", "saved", N * M, K, V, dtype)')
+    renamed = {target: name for target, (name, _, _) in buffers.items()}
     return [
         *(f"{name} = {made} if needs[{order[target]}] else None" for target, (name, made, _) in buffers.items()),
         f"on_chip = {' and '.join(on_chip)}",
         "if on_chip:",
         f"    {chunk_states(state.adjoint_end, 'M')}",
         f"    {new(f'{state.adjoint}_initial', 'N', 'M', 'K', 'V')} if needs[{len(program.gradients)}] else None",
-        *indented(_scores(program, kernels)),
-        *indented(launch(program, kernels[role], {target: name for target, (name, _, _) in buffers.items()})),
+        *indented(_scores(program, kernels) if text["kernel"].ready else []),
+        *indented(_twice(program, text, renamed) if text["kernel"].runs_twice else launch(program, text, renamed)),
         "else:",
         f"    {walk_back}",
+    ]
+
+
+def _twice(program: ChunkProgram, text: KernelText, renamed: dict[str, str]) -> list[str]:
+    """The walk back where gates may be strong: of what is mild all, of all else the gradients of states alone."""
+    nothing = dict.fromkeys(renamed, "None")
+    return [
+        *configure(program, text),
+        *start(program, text, nothing | {f"{program.states[0].adjoint}_initial": "None"}, passes="[:1]"),
+        *start(program, text, renamed, passes="[1:2]"),
+        *start(program, text, nothing, passes="[2:]"),
+        "strong = again.view(N, M, -1)",
     ]
 
 

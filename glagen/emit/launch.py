@@ -19,8 +19,9 @@ def launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | No
     return [*configure(program, text), *start(program, text, renamed or {})]
 
 
-def configure(program: ChunkProgram, text: KernelText) -> list[str]:
-    """What a kernel's launches take beside the op's arguments and results."""
+def configure(program: ChunkProgram, text: KernelText, within: str = "") -> list[str]:
+    """What a kernel's launches take beside the op's arguments and results. `within`: so many chunks are of one walk,
+    and no program is to take those of two in turn."""
     kernel: Kernel = text["kernel"]
     heads, grid = _heads(kernel), _grid(kernel)
     walks = f", N * {heads}" if kernel.scans else ""
@@ -28,7 +29,8 @@ def configure(program: ChunkProgram, text: KernelText) -> list[str]:
     if kernel.reduces_heads:
         lines.append(f"GROUP = {_common_group(program, kernel)}")
     if text["runs"]:
-        lines.append(f"RUN = _in_turn(config, {' * '.join([*grid, 'slots', _own(kernel)])})")
+        run = f"_in_turn(config, {' * '.join([*grid, 'slots', _own(kernel)])})"
+        lines.append(f"RUN = math.gcd({run}, {within})" if within else f"RUN = {run}")
     if kernel.runs_twice:
         lines.append(f"programs = {_programs(text)}")
     if kernel.runs_twice and kernel.scans:
@@ -62,9 +64,14 @@ def start(
         f"    {text['function']}, {'programs' if kernel.runs_twice else _programs(text)}, device,",
         f"    {', '.join(values)},",
         f"    {', '.join(constants)},",
-        f"    {f'passes=_guarded(programs){passes}, ' * kernel.runs_twice}config=config,",
+        f"    {f'passes={_passes(kernel)}(programs){passes}, ' * kernel.runs_twice}config=config,",
         ")",
     ]
+
+
+def _passes(kernel: Kernel) -> str:
+    """The function that gives the passes of a kernel that runs twice."""
+    return "_walked" if kernel.scans else "_guarded"
 
 
 def _heads(kernel: Kernel) -> str:

@@ -56,8 +56,8 @@ class KernelStates(KernelMemory):
 
     def _keep(self, scan: Scan, saved: str) -> None:
         """Store the state that enters a chunk, where wanted, beside outputs by one of the heads that read it; or its
-        gradient, which is always wanted beside others."""
-        optional = not (self.kernel.stores and self.kernel.of_gradients)
+        gradient, which is always wanted beside others, but for a first look at gates."""
+        optional = not (self.kernel.stores and self.kernel.of_gradients) or self.kernel.runs_twice
         tensor = self._tensor(saved, "states", ("i", "j"), optional)
         if not optional:
             self._store(tensor, self._upright(scan.tile))

@@ -12,7 +12,7 @@ from glagen.emit.pointwise import TRITON, Writer, spread_triton
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Operand
-from glagen.ir.expr import Apply, Ref
+from glagen.ir.expr import Apply, Expr, Number, Ref
 from glagen.ir.kernel import (
     Assign,
     Blocks,
@@ -117,6 +117,8 @@ class KernelPrinter(KernelLoads):
                 self._line(f"{identifier(scan.tile)} = {self.writer.write(scan.update, scan.axes)}")
             for dot in scan.added:
                 self._dot(dot)
+            if scan.late is not None:
+                self._line(f"{identifier(scan.tile)} *= {self.writer.write(scan.late, scan.axes)}")
         for store in self.kernel.stores:
             self._store_out(store)
 
@@ -219,7 +221,7 @@ class KernelPrinter(KernelLoads):
                 value = self.as_it_is.write(line.expr, axes)  # exact in the type that it has
                 self.narrow.add(line.name)
             case _:
-                value = self.writer.write(line.expr, axes)
+                value = self._value(line.expr, axes)
         if line.guarded:
             bound = " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes)
             value = f"tl.where({bound}, {value}, 0.0)"
@@ -236,6 +238,11 @@ class KernelPrinter(KernelLoads):
             self._line("if STRONG and TERMS == 2:  # the bits of the first run, until gates are strong")
             enough = f"{self.writer.write(sums, axes)} >= {float(least)}"
             self._line(f"    {name} = tl.where({enough}, {self.writer.write(line.mild, axes)}, {name})")
+
+    def _value(self, expr: Expr, axes: tuple[str, ...]) -> str:
+        """An expression's text; of a number, a tile of it."""
+        text = self.writer.write(expr, axes)
+        return f"tl.full({shape(axes)}, {text}, {self.real})" if isinstance(expr, Number) and axes else text
 
     def _reduced(self, line: Assign, axes: tuple[str, ...], value: str) -> str:
         """A tile's sums, or what is least, over some of its axes."""
@@ -258,7 +265,7 @@ class KernelPrinter(KernelLoads):
         if isinstance(line.mild, Ref) and line.mild.name in self.narrow:  # -inf stays finite in no more than one term
             name = identifier(line.mild.name)
             return f"{name} if MILD and {name}.dtype == BFLOAT16"
-        value = self.writer.write(line.mild, axes)
+        value = self._value(line.mild, axes)
         return f"{f'tl.min({value}, axis={summed_positions(line)[0]})' if line.over else value} if MILD"
 
     def _depth(self, line: Depth) -> None:

@@ -30,15 +30,37 @@ SIDES = {("i",): "keys", ("j",): "values", (): "scalar"}  # what `_carried` call
 
 def walks(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
     """The module's functions that walk along sequences on Triton."""
-    made = (_states(program, kernels["states"]), _adjoint_states(program, kernels["adjoint_states"]))
+    forward = kernels["states"]
+    made = _entering(program, forward), _states(program, forward), _adjoint_states(program, kernels["adjoint_states"])
     return ["\n".join(function) for function in made]
+
+
+def _entering(program: ChunkProgram, text: KernelText) -> list[str]:
+    (state,) = program.states
+    initial, final = f"{state.name}_initial", f"{state.name}_final"
+    from_zero = {initial: "None", state.name: "None", final: "ends"}
+    return [
+        f"def _entering_triton({', '.join(arguments(program))}, {initial}, {PACKED}, packing, pieces, {final}):",
+        '    """The states that enter each piece of a sequence [N * pieces, H, K, V]; the final ones go where they are',
+        '    wanted."""',
+        *head(program),
+        *indented(
+            [
+                "N, T = N * pieces, T // pieces",
+                *configure(program, text),
+                new("ends", "N", "H", "K", "V"),
+                *_from_zero(program, text, from_zero, "H"),
+                f"return _carried(pieces, ends, {initial}, {final}{_given(program)})",
+            ]
+        ),
+    ]
 
 
 def _states(program: ChunkProgram, text: KernelText) -> list[str]:
     (state,) = program.states
     name, initial, final = identifier(state.name), f"{state.name}_initial", f"{state.name}_final"
     results = ", ".join([name, *noted(text)])
-    from_zero = {initial: "None", state.name: "None", final: "ends"}
+    given = f"{', '.join(arguments(program))}, {initial}, {PACKED}, packing"
     from_there = {final: f"{final} if pieces == 1 else None"} | _unwanted(program)
     return [
         f"def _states_triton({', '.join(arguments(program))}, {initial}, {PACKED}, packing, {final}=None):",
@@ -47,11 +69,10 @@ def _states(program: ChunkProgram, text: KernelText) -> list[str]:
         f"    {chunk_states(state.name, 'H')}",
         *indented(
             [
-                *_pieces(program, text, "H"),
+                pieces(text, "H"),
                 "if pieces > 1:",
-                f"    {new('ends', 'N', 'H', 'K', 'V')}",
-                *indented(_from_zero(program, text, from_zero, "H")),
-                f"    {initial} = _carried(pieces, ends, {initial}, {final}{_given(program)})",
+                f"    {initial} = _entering_triton({given}, pieces, {final})",
+                *_cut(program, text),
                 *start(program, text, from_there),
                 f"return {results}",
             ]
@@ -75,7 +96,8 @@ def _adjoint_states(program: ChunkProgram, text: KernelText) -> list[str]:
         f"    {chunk_states(state.adjoint_end, 'M')}",
         *indented(
             [
-                *_pieces(program, text, "M"),
+                pieces(text, "M"),
+                *_cut(program, text),
                 f"{new(initial, 'N // pieces', 'M if pieces == 1 else H', 'K', 'V')} if wanted else None",
                 "if pieces > 1:",
                 f"    {new('ends', 'N', 'M', 'K', 'V')}",
@@ -89,13 +111,14 @@ def _adjoint_states(program: ChunkProgram, text: KernelText) -> list[str]:
     ]
 
 
-def _pieces(program: ChunkProgram, text: KernelText, heads: str) -> list[str]:
-    """Cut sequences: pieces are sequences from here on."""
-    return [
-        f'pieces = _pieces("{text["kernel"].name}", N * {heads}, K, V, T, dtype) if {PACKED} is None else 1',
-        "N, T = N * pieces, T // pieces",
-        *configure(program, text),
-    ]
+def pieces(text: KernelText, heads: str) -> str:
+    """Into how many pieces sequences are cut."""
+    return f'pieces = _pieces("{text["kernel"].name}", N * {heads}, K, V, T, dtype) if {PACKED} is None else 1'
+
+
+def _cut(program: ChunkProgram, text: KernelText) -> list[str]:
+    """Pieces are sequences from here on."""
+    return ["N, T = N * pieces, T // pieces", *configure(program, text)]
 
 
 def _from_zero(program: ChunkProgram, text: KernelText, renamed: dict[str, str], heads: str) -> list[str]:

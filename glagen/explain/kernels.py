@@ -46,15 +46,23 @@ def kernels(schedule: Schedule) -> Section:
 
 def _fused(schedule: Schedule) -> str:
     asked = 'where `states="recomputed"` asks for it'
-    many = f"in bfloat16 wherever it has a program for each multiprocessor, else {asked}"
-    return many if schedule.faster_fused else asked
+    return f"in bfloat16 {_where(schedule)}, else {asked}" if schedule.faster_fused else asked
+
+
+def _where(schedule: Schedule) -> str:
+    """Where kernels that keep a state on chip are faster."""
+    enough = "two thirds of the multiprocessors" if schedule.fused_by_few else "each multiprocessor"
+    hopper = (
+        "on Hopper (whose wgmma adds to the state), for values at least 33 wide, " if schedule.fused_by_wgmma else ""
+    )
+    return f"{hopper}wherever it has a program for {enough}"
 
 
 def _fused_back(schedule: Schedule, kernel: Kernel) -> str:
     widest = dict(schedule.faster_fused)[kernel.name]
     return (
         f"`{kernel.name}` does the work of `adjoint_states` and `value_gradients` in bfloat16, for keys up to {widest} "
-        "wide, wherever it has a program for each multiprocessor and no head of a value is shared."
+        f"wide, {_where(schedule)} and no head of a value is shared."
     )
 
 
@@ -64,8 +72,12 @@ def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
         "twice: for sequences of mild gates, whose chunks need no halves, and beside inputs of 16 bits without bounds "
         "on gates; then for all others, with as many halves in each chunk as gates ask"
     )
-    if kernel.whole and not kernel.of_gradients:
-        again += "; where chunk states are stored, that run makes right ones, and `outputs` what is read of them"
+    if kernel.whole:
+        again += "; before both along first chunks alone, for as a rule gates are strong there if anywhere"
+    if kernel.whole and kernel.of_gradients:
+        again += "; the second run makes gradients of states alone, and `value_gradients` what is read of them"
+    elif kernel.whole:
+        again += '; unless states="recomputed" forbids it, that run stores right states, and `outputs` reads them'
     pieces = "once; on long sequences of few heads twice, in pieces: from zero, then from what enters each piece"
     runs = again if kernel.runs_twice else pieces if kernel.direction and not kernel.whole else ""
     return [

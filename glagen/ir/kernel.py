@@ -168,8 +168,8 @@ class Loop:
 class Scan:
     """A state that stays on chip while the kernel walks over chunks.
 
-    `tile` is read by the body; after it, tile = `update`, to which the dots of `added` are added. Chunk states go to
-    `saved` where that is not None.
+    `tile` is read by the body; after it, tile = `update`, to which the dots of `added` are added; where `late` is not
+    None, it multiplies the sum. Chunk states go to `saved` where that is not None.
     """
 
     tile: str
@@ -180,11 +180,13 @@ class Scan:
     reverse: bool = False
     added: tuple[Dot, ...] = ()
     axes: tuple[str, str] = ("i", "j")  # of the tile
+    late: Ref | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:
         """Names that make the next state, its own among them."""
-        return (*(r.name for r in refs(self.update)), *(o.name for dot in self.added for o in (dot.x, dot.y)))
+        names = (*(r.name for r in refs(self.update)), *(o.name for dot in self.added for o in (dot.x, dot.y)))
+        return names if self.late is None else (*names, self.late.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,16 @@ class Kernel:
     def runs_twice(self) -> bool:
         """Does it run as if all gates were mild, then again where some are not?"""
         return any(isinstance(line, Depth) for line in self.lines)
+
+    @property
+    def adds_as_they_lie(self) -> bool:
+        """Do its states add up products alone whose left operands are tiles of tensors as they lie in memory, and does
+        it make none of its own with as many rows as a state has? Then both operands of such a product lie in shared
+        memory, which no other is to have of those that Hopper's wgmma multiplies."""
+        loads = {line.name for line in self.lines if isinstance(line, Load)}
+        added = [dot for scan in self.scans for dot in scan.added]
+        own = [line for line in self._single_lines() if isinstance(line, Dot)]
+        return bool(added) and all(d.x.name in loads for d in added) and all(d.axes[0] in ("t", "s") for d in own)
 
     @property
     def lines(self) -> tuple[Line, ...]:

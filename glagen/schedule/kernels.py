@@ -10,14 +10,15 @@ from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs
 from glagen.ir.expr import Expr, plus, ref
 from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, Tiles, read, written
 from glagen.schedule.covers import Cover
+from glagen.schedule.joint import joined
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import judged, lightened, unguarded
 from glagen.schedule.operands import as_read
 from glagen.schedule.order import begun, heaviest_first, in_order, phases, pruned
 from glagen.schedule.partial import local_sums, require_whole
 from glagen.schedule.sums import added_to_states, added_to_tiles
-from glagen.schedule.tiles import chunk_of, chunk_tiles, fused_tiles, scan_tiles
-from glagen.schedule.turn import turned
+from glagen.schedule.tiles import STATES_TURNED, chunk_of, chunk_tiles, fused_tiles, gated_sides, scan_tiles
+from glagen.schedule.turn import states_turned, turned
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ def build(
     sums = {n: o for n, (a, o) in local_sums(program).items() if a in absent and n not in wanted}
     statements = needed(program, wanted, states | set(sums))
     forward = shape.name in FORWARD
-    lowering = Lowering(program, covers, shape.looped, statements, turned=bool(shape.whole), causal=forward)
+    all_turned = bool(shape.whole) and gated_sides(program) not in STATES_TURNED
+    lowering = Lowering(program, covers, shape.looped, statements, turned=all_turned, causal=forward)
     lines: list[Line] = lightened(lowering.run(), shape.looped, forward)
     stores = []
     for goal in goals:
@@ -85,7 +87,9 @@ def build(
     loads = _loads(program, lines, scans, stores, carried, sums)
     lines, scans = added_to_states(unguarded(lines, stores), scans, stores)
     if shape.whole:
-        lines, scans = turned(added_to_tiles(lines, scans, stores), scans)
+        lines, scans = (lines, scans) if all_turned else joined(lines, scans)
+        lines = added_to_tiles(lines, scans, stores)
+        lines, scans = (turned if all_turned else states_turned)(lines, scans)
     lines, scans = as_read(loads, lines, scans, stores)
     judges = _judges(program, covers) if shape.direction else ()
     roots = [s.tile for s in stores] + [r for s in scans for r in s.reads] + [judge.sums for judge in judges]

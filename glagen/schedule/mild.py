@@ -13,7 +13,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from glagen.ir.expr import Apply, Expr, Ref, apply, plus, times
-from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Line, RowSum, Store, read
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Kernel, Line, RowSum, Store, read
 from glagen.schedule.tile import tile
 
 
@@ -41,6 +41,12 @@ def judged(limit: Fraction) -> Fraction:
     """How far gates may come to in sum over a chunk to count as mild: a little less than `Depth` goes by, so that sums
     of other roundings do not find a row strong in a chunk that is not."""
     return limit - Fraction(1, 64)
+
+
+def for_mild_gates(kernel: Kernel) -> Kernel:
+    """The kernel without what only strong gates need, of which others make what it stores; but not their states."""
+    kept = (x for x in kernel.body if not (isinstance(x, Blocks) and x.depth and not _is_anchored(x, x.gate)))
+    return replace(kernel, body=tuple(kept))
 
 
 def unguarded(lines: list[Line], stores: list[Store]) -> list[Line]:

@@ -18,8 +18,17 @@ from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.kernels import Goal, Shape, build, gradient_goals, needed, order_twin, scan_of
 from glagen.schedule.lower import Lowering
+from glagen.schedule.mild import for_mild_gates
 from glagen.schedule.partial import local_sums
-from glagen.schedule.tiles import FASTER_FUSED, FUSED_SIDES, chunk_of, gated_sides, shipped
+from glagen.schedule.tiles import (
+    FASTER_BY_WGMMA,
+    FASTER_FUSED,
+    FUSED_SIDES,
+    STATES_TURNED,
+    chunk_of,
+    gated_sides,
+    shipped,
+)
 
 
 def schedule(program: ChunkProgram, options: Options) -> Schedule:
@@ -30,7 +39,11 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     require_sound(program)
     chunk = chunk_of(program)
     covers = _covers(program, chunk, options)
-    faster_fused = FASTER_FUSED if gated_sides(program) in FUSED_SIDES and not program.recurrence.part_of else {}
+    sides = gated_sides(program)
+    by_wgmma = sides in STATES_TURNED and chunk < 64 and not program.recurrence.part_of
+    faster_fused = FASTER_BY_WGMMA if by_wgmma else FASTER_FUSED if sides in FUSED_SIDES else {}
+    if program.recurrence.part_of:
+        faster_fused = {}
     measured = _measured(program, chunk, options)
     apart = scores(program) if any(x.kernel == "scores" for x in measured) else ()
     kernels = _kernels(program, covers, apart)
@@ -46,6 +59,8 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         _twin(program, covers, gradients, causal=False),
         certificate(program, covers),
         tuple((k.name, faster_fused[k.name]) for k in kernels if k.name in faster_fused),
+        "K" in sides or "V" in sides,
+        by_wgmma,
         _needs_exact_states(program.recurrence),
         tuple(x for x in measured if x.kernel in names),
     )
@@ -117,7 +132,7 @@ def _kernels(program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Opera
     if _walks_back_on_chip(program, goals):
         doc = "Gradients of the values of a sequence, walking back; the state's gradient stays on chip."
         fused = Shape("fused_value_gradients", doc, ("j",), None, "reverse", ("i",), save_states=True)
-        backward.append(build(program, covers, fused, goals, adjoints))
+        backward.append(for_mild_gates(build(program, covers, fused, goals, adjoints)))
     made = (
         _sums(program, covers, "sums", forward),
         forward,
@@ -142,11 +157,11 @@ def _with_scores(
 
 
 def _walks_back_on_chip(program: ChunkProgram, goals: tuple[Goal, ...]) -> bool:
-    """Is there to be one kernel for the gradients of values and for those of states? Where no gate has a side, what is
-    added to the gradients of the state is exact enough in 16 bits, and each value has a gradient of its own."""
+    """Is there to be one kernel for the gradients of values and for those of states? Where values have no gates, what
+    is added to the gradients of the state is exact enough in 16 bits, and each value has a gradient of its own."""
     exact = _needs_exact_states(program.recurrence)
     alone = all({"t", "j"} <= set(part.indices) for goal in goals for part in goal.parts)
-    return bool(goals) and gated_sides(program) in ("", "s") and alone and not exact
+    return bool(goals) and gated_sides(program) in ("", "s", *STATES_TURNED) and alone and not exact
 
 
 def _sums(program: ChunkProgram, covers: dict[str, Cover], name: str, users: list[Kernel]) -> list[Kernel]:

@@ -28,7 +28,7 @@ class Kernel:
     arg_names = ("x", "scale", "n", "K", "STRONG")
 
     def __init__(self) -> None:
-        self.fn, self.compiled, self.launched, self.hooked = object(), [], [], []
+        self.fn, self.compiled, self.launched, self.hooked = lambda: None, [], [], []
 
     def __getitem__(self, grid):
         def first(*arguments, **constants):
@@ -66,7 +66,7 @@ def module(monkeypatch):
     module = generated("gla")
     monkeypatch.setattr(module, "_INTERPRETED", False)
     monkeypatch.setattr(module, "_IS_KNOWN", True)
-    monkeypatch.setattr(module, "_building", contextlib.nullcontext)
+    monkeypatch.setattr(module, "_building", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(module.triton.runtime.driver, "_active", Driver)
     return module

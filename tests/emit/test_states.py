@@ -78,7 +78,9 @@ def test_what_is_asked_for_is_done(seen, states):
         ("gla_v", "saved", 100, 128, BF16, True),
         ("mamba2", "saved", 100, 64, BF16, False),  # its chunk states are to be exact
         ("mamba2", "dropped", 100, 64, BF16, True),
-        ("gla", "saved", 100, 64, BF16, False),
+        ("gla", "saved", 67, 64, BF16, True),  # two thirds of the multiprocessors do, where gates have a side
+        ("gla", "saved", 66, 64, BF16, False),
+        ("gla", "dropped", 100, 200, BF16, False),
         ("gla", "recomputed", 1, 128, BF16, True),
         ("gla", "recomputed", 1, 129, torch.float16, False),
     ],
@@ -86,6 +88,7 @@ def test_what_is_asked_for_is_done(seen, states):
 def test_the_state_stays_on_chip_where_that_is_faster_or_asked_for(monkeypatch, name, states, walks, K, dtype, stays):
     module = generated(name)
     monkeypatch.setattr(module, "_multiprocessors", lambda: 100)
+    monkeypatch.setattr(module, "_capability", lambda: 9)
     assert module._stays_on_chip("fused", states, walks, K, 64, dtype) is stays
 
 
@@ -99,9 +102,21 @@ def test_its_gradient_stays_on_chip_where_that_is_faster(monkeypatch, walks, K, 
     assert module._stays_on_chip("fused_value_gradients", "saved", walks, K, 64, dtype) is stays
 
 
-@pytest.mark.parametrize("name", ["gla", "gla_v", "mamba2", "linear_attn_norm"])
+@pytest.mark.parametrize(
+    ("capability", "V", "stays"), [(9, 64, True), (8, 64, False), (10, 64, False), (9, 33, True), (9, 32, False)]
+)
+@pytest.mark.parametrize("kernel", ["fused", "fused_value_gradients"])
+def test_gates_on_keys_want_wgmma_on_chip(monkeypatch, kernel, capability, V, stays):
+    """Which only Hopper has, for 64 columns of values or more."""
+    module = generated("gla")
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 100)
+    monkeypatch.setattr(module, "_capability", lambda: capability)
+    assert module._stays_on_chip(kernel, "saved", 100, 128, V, BF16) is stays
+
+
+@pytest.mark.parametrize("name", ["gla_v", "gla_kv", "mamba2", "linear_attn_norm"])
 def test_some_gradients_of_states_never_stay_on_chip(name):
-    """Where gates have a side, or chunk states are to be exact."""
+    """Where values have gates, or chunk states are to be exact."""
     assert not [n for n in vars(generated(name)) if "fused_value_gradients" in n]
 
 

@@ -31,6 +31,7 @@ from glagen.schedule import schedule
 from glagen.tolerances import PRECISIONS
 from glagen.verify import op_results, reference_results
 from tests.mutation.mutants import Mutant
+from tests.numerics.helpers import keep_on_chip
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -156,11 +157,16 @@ class Judge:
         return "survived" if self.error(results) <= self.limit else "killed"
 
     def results(self, text: str) -> list[tuple[int, str, Tensor]]:
-        """Of each problem, by number: every result, by name."""
-        modes = ("saved", "recomputed") if self.precision == "fp32" else ("saved",)
+        """Of each problem, by number: every result, by name; of kernels in memory, on chip, and on chip both ways."""
+        both = f"{self.name}_fused_value_gradients_kernel" in text
+        modes = [("saved", False), ("recomputed", False), ("saved", True)][
+            : 2 + both if self.precision == "fp32" else 1
+        ]
         found = []
-        for mode in modes:
+        for mode, on_chip in modes:
             module = self.load(text)
+            if on_chip:
+                keep_on_chip(module)
             precision = PRECISIONS[self.precision]
             for n, problem in enumerate(self.problems):
                 actual = op_results(self.document, module, problem, precision, CPU, mode)

@@ -51,6 +51,7 @@ FEW_ROWS = ("gla", "gla_kv")
 APART = ("gla", "gla_v", "simple_gla", "rwkv6")
 PIECES = [(n, 1) for n in ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_attn", "gsa", "mlstm")]
 PIECES += [("gla_kv", 2), ("mamba2", 2)]
+ON_CHIP = [("gla", 2), ("gla_v", 1), ("simple_gla", 1)]  # pieces, too
 
 
 def main(name: str) -> int:
@@ -91,7 +92,8 @@ def main(name: str) -> int:
             rows += report.to_dict()["rows"]
         return told(rows)
     if name == "second_runs":
-        return told(second_runs() + strong_beside_mild("gla", "g") + strong_beside_mild("gla_v", "g"))
+        rows = second_runs() + strong_beside_mild("gla", "g") + strong_beside_mild("gla_v", "g")
+        return told(rows + without_gradients("gla") + without_gradients("gla_v"))
     if name in ("later", "later_on_chip"):
         if name == "later_on_chip":  # where another kernel has some operands transposed
             sum_in_one_order()
@@ -123,7 +125,7 @@ def main(name: str) -> int:
         return told([row for spec, gates in MIXED.items() for row in with_exact_gates(spec, gates)])
     if name == "pieces":
         rows = [row for spec, chunks in PIECES for row in in_pieces(spec, chunks)]
-        return told(rows)
+        return told(rows + [row for spec, chunks in ON_CHIP for row in in_pieces(spec, chunks, on_chip=True)])
     if name == "carried":
         return told([carried(pieces, reverse) for pieces in (1, 2, 8, 9, 16, 20) for reverse in (False, True)])
     if name == "apart":
@@ -169,8 +171,12 @@ def on_chip(document: Document, module: ModuleType) -> list[dict]:
     keep_on_chip(module)
     back = hasattr(module, f"{document.name}_fused_value_gradients_kernel")
     cases = [replace(CASES[0], H=2)] if back else CASES[:1]
-    given = {"cases": cases, "precisions": ["fp32"], "regimes": ["reset"], "modes": ["saved"]}
-    return verify(document, module, invariants=back, **given).to_dict()["rows"]  # without, there are no shared heads
+    given = {"cases": cases, "modes": ["saved"]}
+    rows = verify(document, module, precisions=["fp32"], regimes=["reset"], invariants=back, **given).to_dict()["rows"]
+    if any(f"{document.name}_fused" in kernel for kernel in getattr(module, "FROM_SHARED", ())):
+        report = verify(document, module, precisions=["fp16"], regimes=["mild"], invariants=False, **given)
+        rows += report.to_dict()["rows"]  # keys and states share a growth beside 16 bits
+    return rows
 
 
 def exact_gates(module: ModuleType, name: str, gates: list[str], factor: float = 1.0) -> ModuleType:
@@ -226,6 +232,21 @@ def strong_beside_mild(name: str, gate: str) -> list[dict]:
     return Report(name, "cpu", tuple(rows)).to_dict()["rows"]
 
 
+def without_gradients(name: str) -> list[dict]:
+    """Outputs have the same bits whether chunk states are kept for a backward or dropped: those of sequences of mild
+    gates are not stored then, beside which those of strong ones run again, chunks in turn, three a sequence."""
+    document, module = document_of(spec_text(name)), generated(name)
+    keep_on_chip(module)
+    module._in_turn = lambda config, programs: 8
+    mild, strong = (draw(document, regime, Case(2, 70, 2, 20, 24)).arguments for regime in ("mild", "strong"))
+    given = {n: torch.cat([x[:1], strong[n][1:]]) for n, x in mild.items() if isinstance(x, torch.Tensor)}
+    given = {n: x.half() for n, x in given.items()}
+    dropped = getattr(module, name)(**given, output_final_state=True)
+    kept = getattr(module, name)(**given, output_final_state=True, states="saved")
+    same = all(torch.equal(x, y) for x, y in zip(dropped, kept, strict=True))
+    return [{"spec": name, "ok": same and bool(dropped[0].isfinite().all())}]
+
+
 def runs_again(module: ModuleType, **given: torch.Tensor | str | None) -> dict[str, list[int]]:
     """How many steps of a head each kernel writes in its second run, in a call and its backward."""
     found: dict[str, set[int]] = {}
@@ -252,9 +273,11 @@ def runs_again(module: ModuleType, **given: torch.Tensor | str | None) -> dict[s
     return {name: sorted(counts) for name, counts in found.items()}
 
 
-def in_pieces(name: str, chunks: int) -> list[dict]:
+def in_pieces(name: str, chunks: int, on_chip: bool = False) -> list[dict]:
     """The rows of a spec whose sequences are walked along in two pieces of so many chunks, as on a GPU with room."""
     module = generated(name)
+    if on_chip:
+        keep_on_chip(module)
     cut: dict[str, set[int]] = {n: set() for n in vars(module) if n.startswith("_pieces")}
 
     def watched(function: str, original: Callable) -> Callable:

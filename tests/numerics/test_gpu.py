@@ -53,8 +53,8 @@ def test_odd_extents(path, case):
 # -- what a training framework asks (tests/emit/test_contract.py asks the PyTorch form) --------------------------------
 
 
-def arguments(document, case: Case, dtype=torch.bfloat16, seed: int = 0) -> dict[str, torch.Tensor]:
-    problem = draw(document, "mild", case, seed)
+def arguments(document, case: Case, dtype=torch.bfloat16, seed: int = 0, regime="mild") -> dict[str, torch.Tensor]:
+    problem = draw(document, regime, case, seed)
     return {n: x.to("cuda", dtype) for n, x in problem.arguments.items() if isinstance(x, torch.Tensor)}
 
 
@@ -237,12 +237,23 @@ def test_sequences_in_pieces(path, chunks, precision):
 
 
 @pytest.mark.parametrize("columns", [(64, 64), (40, 24), (128, 128), (100, 200)])
-@pytest.mark.parametrize("name", ["gla_v", "gla", "rwkv6", "gla_kv"])
+@pytest.mark.parametrize("name", ["gla_v", "gla", "gla_sigmoid", "hgrn2", "rwkv6", "gla_kv"])
 def test_later_strong_gates_change_no_earlier_bit_on_chip(name, columns):
     """There they bring another kernel to make the outputs of the whole sequence, from the same states."""
     document, module = document_of(spec_text(name)), generated(name)
     keep_on_chip(module)
     assert not changed_before(document, module, PRECISIONS["bf16"], torch.device("cuda"), "saved", columns)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("name", ["gla", "gla_v", "linear_attn", "rwkv6", "simple_gla"])
+def test_pieces_that_stay_on_chip(name, chunks):
+    document, module = document_of(spec_text(name)), generated(name)
+    cut_in_pieces(module, chunks)
+    keep_on_chip(module)
+    given = {"precisions": ["bf16"], "regimes": ["mild", "reset", "strong"], "invariants": False}
+    report = verify(document, module, "cuda", cases=[Case(2, 512, 8, 64, 64)], **given)
+    assert not [f"{row}" for row in report.failures]
 
 
 FEW, MORE = Case(2, 300, 4, 64, 200), Case(4, 300, 8, 64, 200)
@@ -266,12 +277,33 @@ def test_scores_that_a_kernel_of_their_own_makes(name, case):
 
 
 @pytest.mark.parametrize("columns", [64, 128])
-@pytest.mark.parametrize("name", ["gla_v", "lightning_attn", "linear_attn", "mamba2", "retnet", "simple_gla"])
-def test_forwards_on_chip_and_chunks_in_turn(name, columns):
+@pytest.mark.parametrize("name", ["gla", "gla_v", "hgrn2", "rwkv6"])
+def test_without_gradients_outputs_have_the_same_bits_on_chip(name, columns):
+    """Chunk states are then dropped, but for those of sequences that run again: one here is mild, the other strong."""
+    document, module = document_of(spec_text(name)), generated(name)
+    module._multiprocessors = lambda: 1
+    case = Case(2, 9 * module.CHUNK + 5, 4, columns, columns)
+    mild, strong = (arguments(document, case, regime=regime) for regime in ("mild", "strong"))
+    timed = {d.name for d in document.declarations if d.timed}
+    given = {n: torch.cat([x[:1], strong[n][1:]]) if n in timed else x for n, x in mild.items()}
+    found = getattr(module, name)(**given, output_final_state=True)
+    for x in given.values():
+        x.requires_grad_()
+    saved = getattr(module, name)(**given, output_final_state=True)
+    assert all(torch.equal(x, y) for x, y in zip(flattened(found), flattened(saved), strict=True))
+
+
+BY_WGMMA = ["gla", "gla_sigmoid", "hgrn2", "rwkv6"]
+ON_CHIP = [*BY_WGMMA, "gla_v", "lightning_attn", "linear_attn", "mamba2", "retnet", "simple_gla"]
+
+
+@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize("name", ON_CHIP)
+def test_walks_on_chip_and_chunks_in_turn(name, columns):
     """As with many heads: the forward keeps the state on chip and stores what enters each chunk (that of mamba2, whose
-    chunk states are to be exact, makes them as ever), and kernels take chunks in turn."""
+    chunk states are to be exact, makes them as ever), so does the walk back, and kernels take chunks in turn."""
     document, module = document_of(spec_text(name)), generated(name)
     module._multiprocessors = lambda: 1
     cases = [Case(1, 9 * module.CHUNK + 5, 8, columns, columns)]
-    report = verify(document, module, "cuda", cases=cases, precisions=["bf16"], modes=["saved"], invariants=False)
+    report = verify(document, module, "cuda", cases=cases, precisions=["bf16"], modes=["saved", "recomputed"])
     assert not [f"{row}" for row in report.failures]

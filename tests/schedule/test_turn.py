@@ -1,4 +1,4 @@
-"""What stays on chip has value columns first: the same numbers, and nothing else is turned."""
+"""What stays on chip has value columns first, or the state alone has: the same numbers, and nothing else is turned."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pytest
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import apply, ref
 from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Load, RowSum, Scan
+from glagen.schedule.tiles import STATES_TURNED, gated_sides
 from glagen.schedule.turn import turned
 from tests.mutation.judge import COVERS, SPECS, plan_of
 
 CASES = list(itertools.product(SPECS, COVERS))
+BY_WGMMA = ["gla", "gla_sigmoid", "hgrn2", "rwkv6"]
 
 
 def fused(name: str, cover: str) -> list[Kernel]:
@@ -26,15 +28,32 @@ def single(kernel: Kernel):
 
 @pytest.mark.parametrize(("name", "cover"), CASES)
 def test_what_dots_make_of_value_columns_has_them_first(name, cover):
+    alone = gated_sides(plan_of(name, cover).program) in STATES_TURNED
     for kernel in fused(name, cover):
         assert all(scan.axes == ("j", "i") for scan in kernel.scans)
-        for line in single(kernel):
+        for line in single(kernel) if not alone else ():
             if isinstance(line, Dot) and "j" in line.axes:
                 assert line.axes[0] == "j", line
             if isinstance(line, RowSum):
                 assert line.axes[:1] != ("j",) or len(line.axes) == 1, line
             if isinstance(line, Load) and line.axes[:1] == ("j",) and len(line.axes) == 2:  # see test_operands.py
                 assert line.axes == ("j", "t"), line
+
+
+@pytest.mark.parametrize(("name", "cover"), [x for x in CASES if x[0] in BY_WGMMA])
+def test_products_of_chunks_have_steps_first_where_the_state_alone_is_turned(name, cover):
+    """So that wgmma multiplies what is added to states alone, of tiles as they lie in memory."""
+    for kernel in fused(name, cover):
+        assert kernel.adds_as_they_lie
+        for line in single(kernel):
+            if isinstance(line, Dot) and "j" in line.axes:
+                assert line.axes[0] in ("t", "s"), line
+        assert all(dot.axes == ("j", "i") for scan in kernel.scans for dot in scan.added)
+
+
+@pytest.mark.parametrize("name", ["gla_v", "gla_kv", "simple_gla"])
+def test_others_multiply_what_lies_in_registers(name):
+    assert not [k.name for k in fused(name, "") if k.adds_as_they_lie]
 
 
 @pytest.mark.parametrize(("name", "cover"), CASES)

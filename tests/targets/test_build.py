@@ -73,11 +73,13 @@ def built(
 @pytest.mark.parametrize("case", ALL if FULL else SAMPLE, ids=lambda c: "-".join(map(str, c)))
 def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
     pytest.importorskip("triton")
-    name, target, dtype, K, _ = case
+    name, target, dtype, K, V = case
     found = built(*case, tmp_path)
     longest_first = sorted(KERNELS | {WALK_BACK}, key=len, reverse=True)
     text = (ROOT / "generated" / f"{name}.py").read_text()
-    walks_back = f"def {name}_{WALK_BACK}(" in text and dtype == "bfloat16" and K <= 64
+    by_wgmma = "FROM_SHARED" in text
+    most = 128 if by_wgmma and target == "sm_90" and V > 32 else 0 if by_wgmma else 64
+    walks_back = f"def {name}_{WALK_BACK}(" in text and dtype == "bfloat16" and most >= K
     expected = KERNELS | {WALK_BACK} if walks_back else KERNELS
     assert {next(k for k in longest_first if b["kernel"].endswith(f"_{k}")) for b in found} == expected
     for b in found:
@@ -91,7 +93,10 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
             assert bool(b["mma"]) == on_cores, f"{b['kernel']} has tensor-core instructions: {b['mma']}"
             assert 0 < b["registers"] <= 255
         if target == "sm_90":
-            assert ("HGMMA" in b["mma"]) <= b["sound"], f"{b['kernel']} uses wgmma, which this assembler gets wrong"
+            assert b["sound"] or not b["from_registers"], f"{b['kernel']} uses wgmma, which this assembler gets wrong"
+            assert ("HGMMA" in b["mma"]) <= (b["sound"] or (by_wgmma and "_fused_" in b["kernel"]))
+    if walks_back and by_wgmma:
+        assert {b["kernel"] for b in found if "HGMMA" in b["mma"]} >= {f"{name}_fused_kernel", f"{name}_{WALK_BACK}"}
 
 
 @pytest.mark.parametrize("name", ["gla", "linear_attn"])
