@@ -128,16 +128,10 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "forward": ", ".join(f'"{k.name}"' for k in schedule.kernels if k.name in FORWARD),
         "walks": ", ".join(f'"{name}"' for name in WALKS),
         "tuned": schedule.tuned,
-        "from_shared": [roles[k.name]["function"] for k in schedule.kernels if _is_from_shared(schedule, k)],
+        "from_shared": [roles[k.name]["function"] for k in schedule.kernels if k.whole and schedule.fused_by_wgmma],
         "in_turn": in_turn,
     }
     return context | twin | interface(program) | step(rec)
-
-
-def _is_from_shared(schedule: Schedule, kernel: Kernel) -> bool:
-    """Do dots of 64 rows or more, which alone wgmma multiplies, have both operands in shared memory?"""
-    part = schedule.program.recurrence.part_of  # parts multiply float32
-    return bool(kernel.whole) and not part and schedule.chunk < 64 and kernel.adds_as_they_lie
 
 
 def _helpers(text: str) -> list[str]:

@@ -275,9 +275,8 @@ class Kernel:
 
     @property
     def adds_as_they_lie(self) -> bool:
-        """Do its states add up products alone whose left operands are tiles of tensors as they lie in memory, and does
-        it make none of its own with as many rows as a state has? Then both operands of such a product lie in shared
-        memory, which no other is to have of those that Hopper's wgmma multiplies."""
+        """Do states add up products alone whose left operands are tiles of tensors as they lie in memory, and have all
+        other products steps for rows? What Hopper's wgmma multiplies, 64 rows or more, then lies in shared memory."""
         loads = {line.name for line in self.lines if isinstance(line, Load)}
         added = [dot for scan in self.scans for dot in scan.added]
         own = [line for line in self._single_lines() if isinstance(line, Dot)]

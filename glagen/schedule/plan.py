@@ -39,15 +39,12 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     require_sound(program)
     chunk = chunk_of(program)
     covers = _covers(program, chunk, options)
-    sides = gated_sides(program)
-    by_wgmma = sides in STATES_TURNED and chunk < 64 and not program.recurrence.part_of
-    faster_fused = FASTER_BY_WGMMA if by_wgmma else FASTER_FUSED if sides in FUSED_SIDES else {}
-    if program.recurrence.part_of:
-        faster_fused = {}
     measured = _measured(program, chunk, options)
     apart = scores(program) if any(x.kernel == "scores" for x in measured) else ()
     kernels = _kernels(program, covers, apart)
     names = {kernel.name for kernel in kernels}
+    by_wgmma = any(_adds_by_wgmma(program, covers, kernel) for kernel in kernels)
+    faster_fused = _faster_fused(program, by_wgmma)
     results = [o.name for o in program.outputs] + [s.end for s in program.states]
     gradients = [p.name for g in program.gradients for p in g.parts] + [s.adjoint for s in program.states]
     return Schedule(
@@ -59,7 +56,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         _twin(program, covers, gradients, causal=False),
         certificate(program, covers),
         tuple((k.name, faster_fused[k.name]) for k in kernels if k.name in faster_fused),
-        "K" in sides or "V" in sides,
+        bool({"K", "V"} & set(gated_sides(program))),
         by_wgmma,
         _needs_exact_states(program.recurrence),
         tuple(x for x in measured if x.kernel in names),
@@ -129,7 +126,7 @@ def _kernels(program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Opera
             doc = f"One chunk's gradients on the {side} side, from the state at its start and its gradient at the end."
             backward.append(build(program, covers, Shape(name, doc, (axis,), other, reduces_heads=True), goals, ()))
     goals = gradient_goals(program, "j")
-    if _walks_back_on_chip(program, goals):
+    if _walks_back_on_chip(program, goals, _adds_by_wgmma(program, covers, forward[-1])):
         doc = "Gradients of the values of a sequence, walking back; the state's gradient stays on chip."
         fused = Shape("fused_value_gradients", doc, ("j",), None, "reverse", ("i",), save_states=True)
         backward.append(for_mild_gates(build(program, covers, fused, goals, adjoints)))
@@ -156,12 +153,27 @@ def _with_scores(
     return maker, *(made_apart(k, apart) if k.name in takers else k for k in kernels)
 
 
-def _walks_back_on_chip(program: ChunkProgram, goals: tuple[Goal, ...]) -> bool:
-    """Is there to be one kernel for the gradients of values and for those of states? Where values have no gates, what
-    is added to the gradients of the state is exact enough in 16 bits, and each value has a gradient of its own."""
+def _walks_back_on_chip(program: ChunkProgram, goals: tuple[Goal, ...], by_wgmma: bool) -> bool:
+    """Is there to be one kernel for the gradients of values and for those of states? Where it may be faster, what is
+    added to the gradients of the state is exact enough in 16 bits, and each value has a gradient of its own."""
     exact = _needs_exact_states(program.recurrence)
     alone = all({"t", "j"} <= set(part.indices) for goal in goals for part in goal.parts)
-    return bool(goals) and gated_sides(program) in ("", "s", *STATES_TURNED) and alone and not exact
+    return bool(goals) and (gated_sides(program) in ("", "s") or by_wgmma) and alone and not exact
+
+
+def _adds_by_wgmma(program: ChunkProgram, covers: dict[str, Cover], kernel: Kernel) -> bool:
+    """Does Hopper add to the state that this kernel keeps on chip by wgmma, and multiply nothing else so? That was
+    measured where covers are one product if gates are mild."""
+    whole = bool(kernel.whole) and not program.recurrence.part_of and gated_sides(program) in STATES_TURNED
+    guarded = all(cover.finds_depth for cover in covers.values())
+    return whole and guarded and chunk_of(program) < 64 and kernel.adds_as_they_lie
+
+
+def _faster_fused(program: ChunkProgram, by_wgmma: bool) -> dict[str, int]:
+    """The kernels that are faster for they keep a state on chip, and how wide it may be where it is stored as well."""
+    if program.recurrence.part_of:
+        return {}
+    return FASTER_BY_WGMMA if by_wgmma else FASTER_FUSED if gated_sides(program) in FUSED_SIDES else {}
 
 
 def _sums(program: ChunkProgram, covers: dict[str, Cover], name: str, users: list[Kernel]) -> list[Kernel]:

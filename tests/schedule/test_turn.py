@@ -6,12 +6,16 @@ import itertools
 
 import pytest
 
+from glagen.emit import emit
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import apply, ref
 from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Load, RowSum, Scan
+from glagen.ir.schedule import Options
+from glagen.pipeline import plan
 from glagen.schedule.tiles import STATES_TURNED, gated_sides
 from glagen.schedule.turn import turned
 from tests.mutation.judge import COVERS, SPECS, plan_of
+from tests.numerics.helpers import document_of, spec_text
 
 CASES = list(itertools.product(SPECS, COVERS))
 BY_WGMMA = ["gla", "gla_sigmoid", "hgrn2", "rwkv6"]
@@ -49,6 +53,24 @@ def test_products_of_chunks_have_steps_first_where_the_state_alone_is_turned(nam
             if isinstance(line, Dot) and "j" in line.axes:
                 assert line.axes[0] in ("t", "s"), line
         assert all(dot.axes == ("j", "i") for scan in kernel.scans for dot in scan.added)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "cover", "stays"),
+    [
+        ("", "", "auto", True),
+        ("k[t,i] * v[t,j]", "k[t,i] * silu(v[t,j])", "auto", False),  # computed: it lies in registers
+        ("chunk: auto", "chunk: 64", "auto", False),  # as many rows as wgmma has
+        ("", "", "bisect", False),
+    ],
+    ids=["as it is", "values computed", "long chunks", "halves"],
+)
+def test_states_that_do_not_add_by_wgmma_stay_in_memory(old, new, cover, stays):
+    document = document_of(spec_text("gla").replace(old, new))
+    planned = plan(document, Options(cover=cover))
+    assert planned.fused_by_wgmma == stays and bool(planned.faster_fused) == stays
+    assert ("fused_value_gradients" in {k.name for k in planned.kernels}) == stays
+    assert ("FROM_SHARED" in emit(planned, "0" * 16)) == stays
 
 
 @pytest.mark.parametrize("name", ["gla_v", "gla_kv", "simple_gla"])
