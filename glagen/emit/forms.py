@@ -196,9 +196,9 @@ def _walk_back_on_chip(
     are strong it walks again, for right gradients of states, from which those of values are made chunk by chunk."""
     (state,) = program.states
     text = kernels[role]
-    tensors: list[Tensor] = [item["tensor"] for item in kernels[role]["tensors"]]
+    tensors: list[Tensor] = [item["tensor"] for item in text["tensors"]]
     outs = {t.name.removesuffix("_out"): t for t in tensors if t.name.endswith("_out")}
-    buffers = {target: _buffer(program, kernels, kernels[role], tensor, target) for target, tensor in outs.items()}
+    buffers = {target: _buffer(program, kernels, text, tensor, target) for target, tensor in outs.items()}
     heads = [heads_of(d) for d in program.recurrence.declarations if f"d{d.name}" in outs]
     on_chip = [_asked(outs, order), *(f"{number} == M" for number in heads)]
     on_chip.append(f'_stays_on_chip("{role}", "saved", N * M, K, V, dtype)')
