@@ -171,9 +171,9 @@ def _compile(module: ModuleType, call: Launch, gpu: Any, dtype: torch.dtype, K: 
             signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
     source = ASTSource(kernel, signature, constants, attributes)
     limit = SHARED_MEMORY[gpu.arch] if gpu.backend == "cuda" else LDS
-    with module._building(kernel, call.options):
+    with module._building(module._wgmma_is_sound(kernel.fn.__name__, call.options.get("DOT"))):
         compiled = triton.compile(source, target=gpu, options=launch_options)
-        while compiled.metadata.shared > limit and launch_options.get("num_stages", 1) > 1:  # as `_first` there does
+        while compiled.metadata.shared > limit and launch_options.get("num_stages", 1) > 1:  # as `_fitting` there does
             launch_options["num_stages"] -= 1
             compiled = triton.compile(source, target=gpu, options=launch_options)
     registers, spills, mma = _machine_code(compiled) if gpu.backend == "cuda" else (0, 0, ())

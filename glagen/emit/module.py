@@ -16,7 +16,7 @@ from glagen.emit.memory import BLOCK, BOUND, EXTENT, READS
 from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.scores import scores
 from glagen.emit.step import step
-from glagen.emit.triton import ROW_MASKS, KernelPrinter
+from glagen.emit.triton import ROW_MASKS, KernelPrinter, counted
 from glagen.emit.walks import walks
 from glagen.emit.words import identifier, prose
 from glagen.errors import Source
@@ -88,7 +88,7 @@ def is_of(text: str, source: Source) -> bool:
 
 
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(packaged("templates")),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -96,6 +96,8 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
+    environment.globals["counted"] = counted
+    return environment
 
 
 def _context(schedule: Schedule) -> dict[str, Any]:

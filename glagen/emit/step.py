@@ -8,6 +8,7 @@ from typing import Any
 from glagen.emit.interface import head_axis, lead, sizes_call
 from glagen.emit.memory import BOUND, EXTENT, READS
 from glagen.emit.pointwise import TORCH, TRITON, Writer, spread_triton, tidy
+from glagen.emit.triton import counted
 from glagen.emit.words import identifier
 from glagen.ir.document import Declaration
 from glagen.ir.expr import Expr, Ref, Sum, apply, free_axes, ref, refs, rewrite, walk
@@ -117,7 +118,7 @@ class _StepKernel:
             for node in walk(expr):
                 if isinstance(node, Sum):
                     self.sums.setdefault(node, f"local_{len(self.sums)}")
-        self._line(1, f"for member in range(0, {READS}):")
+        self._line(1, counted("member", READS))
         self._line(2, f"h = of_state * {READS} + member")
         for d in self._tensors(with_key=False):
             self._load(2, d)
@@ -147,7 +148,7 @@ class _StepKernel:
     def _blocks_of_keys(self) -> None:
         (state,) = self.rec.states
         name = identifier(state.name)
-        self._line(2, "for block_i in range(0, tl.cdiv(K, BLOCK_K)):")
+        self._line(2, counted("block_i", "blocks_i"))
         self._line(3, "i = block_i * BLOCK_K + tl.arange(0, BLOCK_K)")
         self._line(3, "in_K = i < K")
         for d in self._tensors(with_key=True):

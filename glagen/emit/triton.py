@@ -38,6 +38,15 @@ ROW_MASKS = {
 SELECT_MASK = {"through": "causal", "before": "earlier", "from": "causal_T", "after": "earlier_T"}
 
 
+def counted(turn: str, count: str) -> str:
+    """The head of a loop of as many turns as a constant of the kernel says.
+
+    Triton compiles the body of a loop twice, and so what stands in four of them 16 times, but not that of a static one:
+    which it is where there is one turn.
+    """
+    return f"for {turn} in (tl.static_range if {count} == 1 else range)(0, {count}):"
+
+
 class KernelPrinter(KernelLoads):
     """Prints the body of one kernel."""
 
@@ -102,7 +111,7 @@ class KernelPrinter(KernelLoads):
             tensor = self._out(store)
             if tensor.shared:
                 self._line(f"{identifier(store.target)}_sum = tl.zeros({shape(tensor.axes)}, dtype={self.real})")
-        self._line("for member in range(0, GROUP):")
+        self._line(counted("member", "GROUP"))
         self._enter()
         self._line("h = group * GROUP + member")
         self._chunk()
@@ -173,7 +182,7 @@ class KernelPrinter(KernelLoads):
 
     def _loop(self, loop: Loop) -> None:
         a, extent = loop.axis, EXTENT[loop.axis]
-        self._line(f"for block_{a} in range(0, tl.cdiv({extent}, BLOCK_{extent})):")
+        self._line(counted(f"block_{a}", f"blocks_{a}"))
         self._enter()
         self._line(f"{a} = block_{a} * BLOCK_{extent} + tl.arange(0, BLOCK_{extent})")
         self._line(f"in_{extent} = {a} < {extent}")

@@ -4,6 +4,8 @@ nothing lost."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,3 +164,9 @@ def test_an_empty_cache_folder_is_the_usual_one(tmp_path, monkeypatch):
 def test_options_are_json_where_they_say_so():
     result = run("check", GLA, "--device", "cpu", "--regime", "zero", "--json")
     assert result.exit_code == 0 and json.loads(result.output)["rows"]
+
+
+def test_python_runs_the_package():
+    command = [sys.executable, "-m", "glagen", "compile", "--check", GLA]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0 and "fresh" in result.stdout

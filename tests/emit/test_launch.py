@@ -1,8 +1,9 @@
-"""How kernels are launched: Triton compiles for each kind of arguments once, and what it compiled is launched since."""
+"""How kernels are launched: Triton compiles for each kind of arguments once, all that a run lacks side by side."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 
 import pytest
@@ -16,6 +17,7 @@ from tests.numerics.helpers import generated
 pytest.importorskip("triton")
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.compiler import CompiledKernel
 from triton.runtime.errors import OutOfResources
 
 DEVICE = torch.device("cuda", 1)
@@ -28,14 +30,16 @@ class Kernel:
     arg_names = ("x", "scale", "n", "K", "STRONG")
 
     def __init__(self) -> None:
-        self.fn, self.compiled, self.launched, self.hooked = lambda: None, [], [], []
+        self.fn, self.compiled, self.launched, self.hooked, self.by_triton = lambda: None, [], [], [], []
+        self.fn.__name__ = "kernel"
+
+    def warmup(self, *arguments, grid, **constants):
+        if constants not in self.compiled:
+            self.compiled.append(constants)
+        return Compiled(self, self.compiled.index(constants))
 
     def __getitem__(self, grid):
-        def first(*arguments, **constants):
-            self.compiled.append((grid, arguments, constants))
-            return Compiled(self, len(self.compiled) - 1)
-
-        return first
+        return lambda *arguments, **constants: self.by_triton.append((grid, arguments, constants))
 
 
 class Compiled:
@@ -43,6 +47,9 @@ class Compiled:
         self.kernel, self.number = kernel, number
 
     function, packed_metadata = "function", "metadata"
+
+    def _init_handles(self):
+        """On a GPU that has room for it."""
 
     def run(self, x, y, z, stream, function, metadata, of_launch, enter, leave, *arguments):
         assert (function, metadata, of_launch, enter, leave) == ("function", "metadata", None, None, None)
@@ -66,7 +73,8 @@ def module(monkeypatch):
     module = generated("gla")
     monkeypatch.setattr(module, "_INTERPRETED", False)
     monkeypatch.setattr(module, "_IS_KNOWN", True)
-    monkeypatch.setattr(module, "_building", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(module, "_wgmma_is_sound", lambda *_: True)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(module.triton.runtime.driver, "_active", Driver)
     return module
@@ -78,16 +86,21 @@ def test_the_second_launch_asks_triton_nothing(module):
         module._launch(
             kernel, programs, DEVICE, NUMBERS, 0.5, 48, K=64, num_warps=4, passes=({"STRONG": False}, {"STRONG": True})
         )
-    both = [{"STRONG": strong, "K": 64, "num_warps": 4} for strong in (False, True)]
-    assert kernel.compiled == [((5,), (NUMBERS, 0.5, 48), constants) for constants in both]
+    assert kernel.compiled == [{"STRONG": strong, "K": 64, "num_warps": 4} for strong in (False, True)]
     given = NUMBERS.data_ptr(), 0.5, 48, 64  # Triton asks the driver where a tensor lies
-    assert kernel.launched == [(n, (7, 1, 1), (*given, strong), 71) for n, strong in enumerate((False, True))]
+    both = list(enumerate((False, True)))
+    assert kernel.launched == [(n, (each, 1, 1), (*given, strong), 71) for each in (5, 7) for n, strong in both]
+    assert builds(module, kernel) == 1 and not kernel.by_triton
+
+
+def builds(module, kernel) -> int:
+    return sum(key[0] is kernel.fn for key in module._built)
 
 
 def test_profilers_are_told_of_launches(module, monkeypatch):
     """By Triton, which has their hooks."""
     kernel, hooks = Kernel(), module.triton.knobs.runtime.launch_exit_hook
-    for calls in ([], [], [print], []):
+    for calls in ([], [print], []):
         monkeypatch.setattr(hooks, "calls", calls)
         module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
     launch = (0, (5, 1, 1), (NUMBERS.data_ptr(), 0.5, 48, 64, False), 71)
@@ -117,8 +130,9 @@ def test_kernels_are_built_for_each_configuration(module):
     one, other = (module._config("states", K, 128, torch.bfloat16) for K in (64, 128))
     for config in (one, other, one):
         module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, config=config, passes=({"STRONG": False},))
-    assert [constants for *_, constants in kernel.compiled] == [{"STRONG": False, **x} for x in (one, other)]
-    assert kernel.launched == [(0, (5, 1, 1), (NUMBERS.data_ptr(), 0.5, 48, 64, False), 71)]
+    assert kernel.compiled == [{"STRONG": False, **x} for x in (one, other)]
+    given = NUMBERS.data_ptr(), 0.5, 48
+    assert kernel.launched == [(n, (5, 1, 1), (*given, K, False), 71) for n, K in ((0, 64), (1, 128), (0, 64))]
 
 
 def test_programs_of_the_second_pass_look_after_many(module, monkeypatch):
@@ -127,9 +141,8 @@ def test_programs_of_the_second_pass_look_after_many(module, monkeypatch):
     kernel.arg_names += ("SHARE",)
     for programs, second in ((many - 1, many - 1), (many, 16), (many + 1, 17), (many + 1, 17)):
         module._launch(kernel, programs, DEVICE, NUMBERS, 0.5, 48, K=64, passes=module._guarded(programs))
-        grids = [grid[0] for _, grid, *_ in kernel.launched[-2:]] or [grid[0] for grid, *_ in kernel.compiled[-2:]]
-        assert grids == [programs, second]
-    assert [c["SHARE"] for *_, c in kernel.compiled] == [1, 1, 1, module.SHARE]
+        assert [grid[0] for _, grid, *_ in kernel.launched[-2:]] == [programs, second]
+    assert [(c["STRONG"], c["SHARE"]) for c in kernel.compiled] == [(False, 1), (True, 1), (True, module.SHARE)]
 
 
 def test_kernels_are_built_for_the_passes_they_make(module):
@@ -137,8 +150,8 @@ def test_kernels_are_built_for_the_passes_they_make(module):
     kernel, (mild, strong) = Kernel(), ({"STRONG": False}, {"STRONG": True})
     for passes in ((mild,), (mild, strong), (strong,)) * 2:
         module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, passes=passes)
-    assert [x["STRONG"] for *_, x in kernel.compiled] == [False, False, True, True]
-    assert [x[2][-1] for x in kernel.launched] == [False, False, True, True]
+    assert builds(module, kernel) == 3
+    assert [x[2][-1] for x in kernel.launched] == [False, False, True, True] * 2
 
 
 def test_walks_of_few_heads_take_the_rule_for_narrow_tiles(monkeypatch):
@@ -199,7 +212,7 @@ def test_what_triton_specializes_on_is_compiled_for(module, other):
     kernel = Kernel()
     for x, scale, n, K in ((NUMBERS, 0.5, 48, 64), other):
         module._launch(kernel, 1, DEVICE, x, scale, n, K=K, passes=({"STRONG": False},))
-    assert len(kernel.compiled) == 2 and not kernel.launched
+    assert builds(module, kernel) == 2
 
 
 @pytest.mark.parametrize("alike", [(NUMBERS[16:], 0.5, 48), (NUMBERS, 0.25, 48), (NUMBERS, 0.5, 64)])
@@ -208,7 +221,7 @@ def test_what_it_does_not_is_not(module, alike):
     for arguments in ((NUMBERS, 0.5, 48), alike):
         module._launch(kernel, 1, DEVICE, *arguments, K=64, passes=({"STRONG": False},))
     given = alike[0].data_ptr(), *alike[1:], 64, False
-    assert len(kernel.compiled) == 1 and kernel.launched == [(0, (1, 1, 1), given, 71)]
+    assert builds(module, kernel) == 1 and kernel.launched[1:] == [(0, (1, 1, 1), given, 71)]
 
 
 class Target(Driver):
@@ -251,10 +264,8 @@ def test_triton_itself_launches_so(module, monkeypatch):
     launcher = Launcher()
     monkeypatch.setattr(module.triton.runtime.driver, "_active", Target)
     monkeypatch.setattr(nothing_kernel, "_do_compile", lambda *_: launcher)
-    for _ in range(2):  # Triton launches the first
-        module._launch(
-            nothing_kernel, 5, DEVICE, NUMBERS, 0.5, 48, None, K=64, passes=({"STRONG": False},), num_warps=4
-        )
+    nothing_kernel[(5,)](NUMBERS, 0.5, 48, None, K=64, STRONG=False, num_warps=4)
+    module._launch(nothing_kernel, 5, DEVICE, NUMBERS, 0.5, 48, None, K=64, passes=({"STRONG": False},), num_warps=4)
     theirs, ours = launcher.calls
     (*head, metadata, enter, leave), (x, *rest) = theirs[:9], theirs[9:]
     assert ours[:6] == tuple(head) and ours[6:9] == (None, None, None) and metadata is None
@@ -296,7 +307,7 @@ def test_without_a_known_triton_or_a_gpu_triton_launches(module, unknown, monkey
     for _ in range(2):
         device = torch.device("cpu") if unknown == "device" else DEVICE
         module._launch(kernel, 1, device, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
-    assert len(kernel.compiled) == 2 and not kernel.launched
+    assert len(kernel.by_triton) == 2 and not kernel.compiled
 
 
 def test_a_launch_goes_to_the_device_of_its_tensors(module, monkeypatch):
@@ -313,12 +324,12 @@ def test_a_launch_goes_to_the_device_of_its_tensors(module, monkeypatch):
     where = []
 
     class Place(Kernel):
-        def __getitem__(self, grid):
+        def warmup(self, *arguments, grid, **constants):
             where.append(current[-1])
-            return super().__getitem__(grid)
+            return super().warmup(*arguments, grid=grid, **constants)
 
     module._launch(Place(), 1, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
-    assert where == [1] and current == [0]
+    assert set(where) == {1} and current == [0]
 
 
 class Big(Kernel):
@@ -328,14 +339,16 @@ class Big(Kernel):
         super().__init__()
         self.room, self.name, self.tried = room, name, []
 
-    def __getitem__(self, grid):
-        def first(*arguments, num_stages=1, **constants):
+    def warmup(self, *arguments, grid, num_stages=1, **constants):
+        compiled = super().warmup(*arguments, grid=grid, **constants)
+
+        def load():
             self.tried.append(num_stages)
             if num_stages * 232_448 > self.room:
                 raise OutOfResources(num_stages * 232_448, self.room, self.name)
-            return Kernel.__getitem__(self, grid)(*arguments, **constants)
 
-        return first
+        compiled._init_handles = load
+        return compiled
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
@@ -345,13 +358,11 @@ def test_no_more_chunks_are_under_way_than_fit(module, room, stages):
     for _ in range(2):  # what fits is launched since
         module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},), num_stages=stages)
     assert kernel.tried == list(range(stages, min(room, stages) - 1, -1))
-    assert kernel.launched == [(0, (5, 1, 1), (NUMBERS.data_ptr(), 0.5, 48, 64, False), 71)]
+    assert kernel.launched == [(0, (5, 1, 1), (NUMBERS.data_ptr(), 0.5, 48, 64, False), 71)] * 2
 
 
 @pytest.mark.parametrize(("name", "tried"), [("shared memory", [3, 2, 1]), ("threads", [3])])
-def test_a_gpu_with_too_little_of_something_is_told_of(monkeypatch, name, tried):
-    module = generated("gla")
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+def test_a_gpu_with_too_little_of_something_is_told_of(module, name, tried):
     kernel = Big(232_447, name)
     with pytest.raises(RuntimeError, match=rf"gla: this GPU cannot hold a tile: .*{name}.* Smaller TILES"):
         module._launch(kernel, 1, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},), num_stages=3)
@@ -361,12 +372,88 @@ def test_a_gpu_with_too_little_of_something_is_told_of(monkeypatch, name, tried)
 @pytest.mark.parametrize(
     ("version", "old"), [("2.3.1", True), ("3.5.0", True), ("3.10.0", False), ("4.0.0+git1234", False)]
 )
-def test_a_triton_that_is_too_old_is_told_of(version, old, monkeypatch):
-    module = generated("gla")
+def test_a_triton_that_is_too_old_is_told_of(module, version, old, monkeypatch):
     monkeypatch.setattr(module.triton, "__version__", version)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(module, "_IS_KNOWN", False)
     kernel = Kernel()
     told = pytest.raises(RuntimeError, match=rf"Triton {re.escape(version)} is not supported, 3\.6 or newer is")
     with told if old else contextlib.nullcontext():
         module._launch(kernel, 1, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
-    assert bool(kernel.compiled) != old
+    assert bool(kernel.by_triton) != old
+
+
+def test_what_a_run_lacks_is_compiled_before_it_launches(module):
+    """With what is likely to be run next; a run that lacks nothing is one run."""
+    first, second, next_, events = Kernel(), Kernel(), Kernel(), []
+
+    def launch(kernel):
+        module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
+        events.append([len(k.launched) for k in (first, second, next_)])
+
+    def run(x):
+        launch(first)
+        launch(second)
+        return x, len(events)
+
+    launch(first)
+    assert module._with_kernels(run, 7, then=lambda x, n: launch(next_)) == (7, 6)
+    assert events == [[1, 0, 0], [2, 0, 0], [2, 0, 0], [2, 0, 0], [3, 0, 0], [3, 1, 0]]
+    events.clear()
+    assert module._with_kernels(run, 7, then=lambda x, n: launch(next_)) == (7, 2)
+    launch(next_)
+    assert events == [[4, 1, 0], [4, 2, 0], [4, 2, 1]]
+    assert [builds(module, k) for k in (first, second, next_)] == [1, 1, 1]
+
+
+def test_an_error_in_a_run_that_lacks_kernels_leaves_nothing_behind(module):
+    kernel = Kernel()
+
+    def run():
+        module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        module._with_kernels(run)
+    assert not kernel.compiled
+    module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
+    assert kernel.launched
+
+
+def test_what_is_compiled_side_by_side_does_with_or_without_wgmma(module, monkeypatch):
+    """The environment is one for all that are compiled at a time."""
+    monkeypatch.delenv("DISABLE_MMA_V3", raising=False)
+    monkeypatch.setattr(module, "_wgmma_is_sound", lambda name, _: name == "sound")
+    seen = set()
+
+    class Seen(Kernel):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.fn.__name__ = name
+
+        def warmup(self, *arguments, grid, **constants):
+            seen.add((self.fn.__name__, os.environ.get("DISABLE_MMA_V3")))
+            return super().warmup(*arguments, grid=grid, **constants)
+
+    kernels = [Seen(name) for name in ("sound", "unsound", "sound", "unsound")]
+
+    def run():
+        for kernel in kernels:
+            module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
+
+    module._with_kernels(run)
+    assert seen == {("sound", None), ("unsound", "1")} and "DISABLE_MMA_V3" not in os.environ
+    assert all(kernel.launched for kernel in kernels)
+
+
+@pytest.mark.skipif(not known_triton(), reason="another Triton launches by itself")
+def test_triton_compiles_side_by_side(module, monkeypatch, tmp_path):
+    """In threads of its own; each is compiled once."""
+    monkeypatch.setattr(module.triton.runtime.driver, "_active", Target)
+    monkeypatch.setattr(module.triton.knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setattr(CompiledKernel, "_init_handles", lambda self: None)
+    kernel, times = triton.jit(nothing_kernel.fn), []  # that has compiled nothing yet
+    monkeypatch.setattr(module.triton.knobs.compilation, "listener", lambda **compiled: times.append(compiled))
+    passes = [{"K": K, "STRONG": strong} for K in (16, 32) for strong in (False, True)]
+    module._build([("key", kernel, [NUMBERS, 0.5, 48, None], passes, DEVICE)])
+    compiled = [x for x, *_ in module._built["key"]]
+    assert len({x.hash for x in compiled}) == len(times) == len(passes) and all(x.asm["cubin"] for x in compiled)

@@ -1,0 +1,5 @@
+"""`python -m glagen`: the command line."""
+
+from glagen.cli import main
+
+main()
