@@ -454,6 +454,6 @@ def test_triton_compiles_side_by_side(module, monkeypatch, tmp_path):
     kernel, times = triton.jit(nothing_kernel.fn), []  # that has compiled nothing yet
     monkeypatch.setattr(module.triton.knobs.compilation, "listener", lambda **compiled: times.append(compiled))
     passes = [{"K": K, "STRONG": strong} for K in (16, 32) for strong in (False, True)]
-    module._build([("key", kernel, [NUMBERS, 0.5, 48, None], passes, DEVICE)])
+    module._build({"key": (kernel, [NUMBERS, 0.5, 48, None], passes, DEVICE)})
     compiled = [x for x, *_ in module._built["key"]]
     assert len({x.hash for x in compiled}) == len(times) == len(passes) and all(x.asm["cubin"] for x in compiled)
