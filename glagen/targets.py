@@ -104,7 +104,7 @@ def launches(
     found: dict[tuple[Any, ...], Launch] = {}
 
     def record(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        one = self.fn.__name__, options.get("STRONG"), options.get("PEEK")
+        one = self.fn.__name__, *(options.get(name) for name in ("STRONG", "PEEK", "TMA"))
         found.setdefault(one, Launch(self, args, options))
 
     op, step = getattr(module, document.name), getattr(module, f"{document.name}_step")

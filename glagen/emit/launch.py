@@ -59,8 +59,10 @@ def start(
     values += [*text["scalars"], "T", heads]
     constants = [*(_group(program, name, heads, read) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     constants += ["NOTES=strong.shape[-1]"] * (text["notes"] and kernel.runs_twice)
+    kept = [x for x, item in zip(values, text["tensors"], strict=False) if item["name"] in text["described"]]
+    constants += [f"TMA=_is_by_tma(config, {states})" for states in kept]
     return [
-        "_launch(",
+        "_launch_by_tma(" if kept else "_launch(",
         f"    {text['function']}, {'programs' if kernel.runs_twice else _programs(text)}, device,",
         f"    {', '.join(values)},",
         f"    {', '.join(constants)},",

@@ -17,8 +17,8 @@ from glagen.ir.kernel import WALKS, Kernel, Line, Load, Loop, lines_of, read
 class KernelLoads(KernelStates):
     """The text of a kernel as far as it concerns those."""
 
-    def __init__(self, kernel: Kernel, program: ChunkProgram) -> None:
-        super().__init__(kernel, program)
+    def __init__(self, kernel: Kernel, program: ChunkProgram, by_tma: bool) -> None:
+        super().__init__(kernel, program, by_tma)
         # inputs without t: one value per head
         self.head_inputs = {d.name for d in program.recurrence.declarations if d.kind != "scalar" and not d.timed}
         self.float32 = set(kernel.sums)  # in memory

@@ -138,9 +138,9 @@ class KernelMemory:
         address, mask = self._address(tensor)
         self._line(f"tl.store({address}, {value}, mask={mask})" if mask else f"tl.store({address}, {value})")
 
-    def _given(self, tensor: Tensor, text: str) -> None:
+    def _given(self, tensor: Tensor, text: str, condition: str = "if") -> None:
         """A line that runs where an optional tensor is given."""
-        self._line(f"if {identifier(tensor.name)}_ptr is not None:")
+        self._line(f"{condition} {identifier(tensor.name)}_ptr is not None:")
         self._line(f"    {text}")
 
 

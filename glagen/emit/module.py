@@ -151,7 +151,8 @@ def twin_helpers(lines: list[str]) -> list[str]:
 def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     program = schedule.program
     runs = not kernel.scans and any(x.kernel == kernel.name and x.run > 1 for x in schedule.tuned)
-    printer = KernelPrinter(kernel, program, schedule.chunk)
+    by_tma = bool(kernel.whole) and schedule.fused_by_wgmma
+    printer = KernelPrinter(kernel, program, schedule.chunk, by_tma)
     body = printer.print()
     notes = kernel.runs_twice != bool(kernel.judges)  # that of a walk; one that has to judge by itself has none
     words = set(re.findall(r"\w+", "\n".join(body)))
@@ -175,6 +176,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "reduces_heads": kernel.reduces_heads,
         "runs": runs,
         "runs_twice": kernel.runs_twice,
+        "described": sorted(printer.described),
         "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges],
         "beyond": _beyond(kernel.judges),
         "notes": notes,

@@ -1,19 +1,29 @@
-"""States that stay on chip from chunk to chunk: how they begin and end, and what a walk along chunks keeps of them."""
+"""States that stay on chip from chunk to chunk: how they begin and end, and what a walk along chunks keeps of them.
+
+Threads bring a state into the order of memory 16 bytes at a time, and wait for each other twice each time. Hopper's
+tensor memory accelerator (TMA) takes it as it lies in shared memory. But before that is told what it may read there,
+all copies that threads have under way must have come: so the state is stored only before it changes, when they have.
+(H200, Triton 3.6.0, gla, bf16, B4 T4096 H64 K=V=128: a forward that stores states takes 0.77 ms instead of 0.97, and
+0.71 without them; stored where the chunk begins, it takes 1.15 ms.)
+"""
 
 from __future__ import annotations
 
-from glagen.emit.memory import KernelMemory, Tensor, shape
+from glagen.emit.memory import BLOCK, KernelMemory, Tensor, shape
 from glagen.emit.pointwise import spread_triton
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.kernel import WALKS, Kernel, Scan, written
+from glagen.ir.kernel import WALKS, Assign, Kernel, Line, Loop, Scan, lines_of, read, written
 
 
 class KernelStates(KernelMemory):
     """The text of a kernel as far as it concerns those."""
 
-    def __init__(self, kernel: Kernel, program: ChunkProgram) -> None:
+    def __init__(self, kernel: Kernel, program: ChunkProgram, by_tma: bool) -> None:
         super().__init__(kernel, program)
+        self.by_tma = by_tma  # may TMA store the states that it keeps on chip?
+        self.described: set[str] = set()  # the tensors of those
+        self.unkept: list[Scan] = []  # states that this chunk is yet to store
         self.divisor = program.recurrence.divides and not kernel.of_gradients
         self.real = "REAL" if self.divisor else "tl.float32"  # the type of all that is not rounded
         self.turned = kernel.turned
@@ -26,13 +36,29 @@ class KernelStates(KernelMemory):
         for tensor in self._remains():
             one = f"tl.full({shape(tensor.axes)}, 1.0, {self.real})" if tensor.axes else "1.0"
             self._line(f"{identifier(tensor.name)} = {one}")
+        for scan in self.kernel.scans:
+            if scan.saved and self.by_tma:
+                self._describe(self._chunk_states(scan.saved))
+
+    def _describe(self, tensor: Tensor) -> None:
+        """What TMA is to know of a walk's chunk states: those of one head, so that no other's are written."""
+        name, heads = identifier(tensor.name), f"(H // {tensor.shared})" if tensor.shared else "H"
+        self.described.add(name)
+        base = f"{name}_ptr + (first_slot * {heads} + {f'h // {tensor.shared}' if tensor.shared else 'h'}) * K * V"
+        self._line("if BY_TMA:")
+        extents, steps, tile = "[chunks, K, V]", f"[{heads} * K * V, V, 1]", "[1, BLOCK_K, BLOCK_V]"
+        self._line(f"    {name}_tiles = tl.make_tensor_descriptor({base}, {extents}, {steps}, {tile})")
 
     def _enter_chunk(self) -> None:
-        for scan in self.kernel.scans:
-            if scan.saved:
-                self._line("# the state that enters this chunk" if self.kernel.direction == "forward" else
-                           "# the gradient of the state that leaves this chunk")  # fmt: skip
-                self._keep(scan, scan.saved)
+        self.unkept = [scan for scan in self.kernel.scans if scan.saved]
+        if not self.by_tma:
+            self._keep()
+
+    def _keep_before(self, line: Line | Loop) -> None:
+        """Store a state, if that is yet to be done, before what makes another of it."""
+        made = {name for x in lines_of(line) if isinstance(x, Assign) for name in read(x)}
+        if any(scan.tile in made for scan in self.unkept):
+            self._keep()
 
     def _leave_chunk(self) -> None:
         for tensor in self._remains():
@@ -54,17 +80,40 @@ class KernelStates(KernelMemory):
         once = self.kernel.direction == "reverse"  # the gradient of a final state is one for all heads that read it
         self._given(tensor, f"{name} += {spread_triton(self._load_text(tensor, once=once), tensor.axes, scan.axes)}")
 
-    def _keep(self, scan: Scan, saved: str) -> None:
-        """Store the state that enters a chunk, where wanted, beside outputs by one of the heads that read it; or its
-        gradient, which is always wanted beside others, but for a first look at gates."""
+    def _keep(self) -> None:
+        """Store the states that enter a chunk, where wanted, by one of the heads that read them; or their gradients,
+        which are always wanted beside others, but for a first look at gates."""
+        for scan in self.unkept:
+            self._line("# the state that enters this chunk" if self.kernel.direction == "forward" else
+                       "# the gradient of the state that leaves this chunk")  # fmt: skip
+            tensor, tile = self._chunk_states(scan.saved or ""), self._upright(scan.tile)
+            address, mask = self._address(tensor)
+            mask += " & (h % READS == 0)" if tensor.shared else ""
+            store = f"tl.store({address}, {tile}, mask={mask})"
+            if self.by_tma:
+                self._store_by_tma(tensor, tile)
+            if tensor.optional:
+                self._given(tensor, store, "elif" if self.by_tma else "if")
+            elif self.by_tma:
+                self._line("else:")
+                self._line(f"    {store}")
+            else:
+                self._line(store)
+        self.unkept = []
+
+    def _store_by_tma(self, tensor: Tensor, tile: str) -> None:
+        name = identifier(tensor.name)
+        i, j = ("0" if a in self.kernel.whole else f"block_{a} * {BLOCK[a]}" for a in tensor.axes)
+        rounded = f"{tile}.to({name}_ptr.dtype.element_ty).reshape(1, BLOCK_K, BLOCK_V)"
+        store = f"{name}_tiles.store([chunk, {i}, {j}], {rounded})"
+        self._line("if BY_TMA:")
+        if tensor.shared:
+            self._line(f"    if h % {tensor.shared} == 0:")
+        self._line("    " * (2 if tensor.shared else 1) + store)
+
+    def _chunk_states(self, saved: str) -> Tensor:
         optional = not (self.kernel.stores and self.kernel.of_gradients) or self.kernel.runs_twice
-        tensor = self._tensor(saved, "states", ("i", "j"), optional)
-        if not optional:
-            self._store(tensor, self._upright(scan.tile))
-            return
-        address, mask = self._address(tensor)
-        mask += " & (h % READS == 0)" if tensor.shared else ""
-        self._given(tensor, f"tl.store({address}, {self._upright(scan.tile)}, mask={mask})")
+        return self._tensor(saved, "states", ("i", "j"), optional)
 
     def _last(self, scan: Scan) -> None:
         tensor = self._tensor(scan.last, "state", ("i", "j"), optional=True)

@@ -50,8 +50,8 @@ def counted(turn: str, count: str) -> str:
 class KernelPrinter(KernelLoads):
     """Prints the body of one kernel."""
 
-    def __init__(self, kernel: Kernel, program: ChunkProgram, chunk: int) -> None:
-        super().__init__(kernel, program)
+    def __init__(self, kernel: Kernel, program: ChunkProgram, chunk: int, by_tma: bool = False) -> None:
+        super().__init__(kernel, program, by_tma)
         self.chunk = chunk
         self.states = {n for s in program.states for n in (s.name, s.adjoint_end)}
         self.has_same_bits = kernel.runs_twice and not kernel.of_gradients  # in both runs, where gates are mild
@@ -108,9 +108,8 @@ class KernelPrinter(KernelLoads):
     def _members(self) -> None:
         """A loop over heads that share a head of some tensor, whose gradient is summed over them."""
         for store in self.kernel.stores:
-            tensor = self._out(store)
-            if tensor.shared:
-                self._line(f"{identifier(store.target)}_sum = tl.zeros({shape(tensor.axes)}, dtype={self.real})")
+            if self._out(store).shared:
+                self._line(f"{identifier(store.target)}_sum = tl.zeros({shape(store.axes)}, dtype={self.real})")
         self._line(counted("member", "GROUP"))
         self._enter()
         self._line("h = group * GROUP + member")
@@ -121,6 +120,7 @@ class KernelPrinter(KernelLoads):
         self._line("in_T = row < left")
         self._body(self.kernel.body)
         self._note_least()
+        self._keep()
         for scan in self.kernel.scans if scanned else ():
             if not (isinstance(scan.update, Ref) and scan.update.name == scan.tile):
                 self._line(f"{identifier(scan.tile)} = {self.writer.write(scan.update, scan.axes)}")
@@ -173,6 +173,7 @@ class KernelPrinter(KernelLoads):
                 self._enter()
             for item in group:
                 self._load_ready(item)
+                self._keep_before(item)
                 self._any(item)
             if spared:
                 self._leave()

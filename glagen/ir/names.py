@@ -10,7 +10,7 @@ import re
 _SUFFIXES = (
     r"T|after|all|anchored|before|between|block|combine|crossed_\d+|decayed|depth|diagonal|down|end|fade|final|from|(?:from|after)_start|initial"
     r"|kept|keys|late|leaf|moved|next|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|quartered|ready|remains|read_later_\d+|same|scaled|sent|soon|span|steps"
-    r"|sum|to_end|total|undecayed|unscaled|up|values(?:_\d+)?|whole|within"
+    r"|sum|tiles|to_end|total|undecayed|unscaled|up|values(?:_\d+)?|whole|within"
 )
 _DERIVED = re.compile(rf"^(?:log|crossed|at|of|in|GROUP)_|^local_\d+$|_(?:{_SUFFIXES})$")
 
@@ -23,7 +23,10 @@ def derived_pattern(name: str) -> str | None:
 
 # Globals of a generated module, besides those that begin with an underscore.
 _GLOBALS = frozenset(
-    "F CHUNK FLOOR FROM_SHARED LONG PIECE SHARE TILES TUNED WIDEST BFLOAT16 contextlib functools math threading".split()  # noqa: SIM905
+    """
+    F CHUNK FLOOR FROM_SHARED LONG PIECE SHARE TILES TUNED WIDEST BFLOAT16 contextlib contextvars functools math
+    threading
+    """.split()  # noqa: SIM905
 )
 
 

@@ -106,6 +106,7 @@ def test_modules_import_torch_and_triton_alone(name):
     assert found <= {
         "__future__",
         "concurrent",
+        "contextvars",
         "contextlib",
         "functools",
         "os",

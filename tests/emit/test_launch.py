@@ -107,6 +107,19 @@ def test_profilers_are_told_of_launches(module, monkeypatch):
     assert kernel.launched == [launch, launch] and kernel.hooked == [launch]
 
 
+def test_descriptors_lie_in_memory_of_torchs_whatever_allocator_is_set(module, monkeypatch):
+    """Triton asks what is set for the thread, which a launch does not change."""
+    kernel, lent = Kernel(), []
+    allocator = triton.runtime._allocation._allocator
+    before = allocator.get()
+    monkeypatch.setattr(Compiled, "run", lambda *_: lent.append(allocator.get()))
+    monkeypatch.setattr(module.torch, "empty", lambda size, dtype, device: (size, dtype, device))
+    for by_tma in (True, False):
+        module._launch_by_tma(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, TMA=by_tma, passes=({"STRONG": False},))
+    assert [constants["TMA"] for constants in kernel.compiled] == [True, False]
+    assert lent[0](640, 128, None) == (640, torch.uint8, DEVICE) and lent[1] is before is allocator.get()
+
+
 def test_configurations_that_are_alike_are_one(module, monkeypatch):
     """So that few kernels are looked up by them, however many sequences there are."""
     monkeypatch.setattr(module, "_multiprocessors", lambda: 132)

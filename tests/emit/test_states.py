@@ -49,6 +49,26 @@ def test_a_gradient_of_the_initial_state_alone_saves_them_too(seen):
     assert found == ["saved"]
 
 
+@pytest.mark.parametrize(
+    ("capability", "K", "V", "dtype", "is_by_tma"),
+    [
+        (9, 128, 128, BF16, True),
+        (9, 100, 200, BF16, True),
+        (8, 128, 128, BF16, False),
+        (10, 128, 128, BF16, False),
+        (9, 64, 128, BF16, False),  # 16 KiB are as fast by threads
+        (9, 128, 124, BF16, False),  # rows of 248 bytes
+        (9, 128, 128, torch.float32, False),
+    ],
+)
+def test_large_chunk_states_are_stored_by_tma(monkeypatch, capability, K, V, dtype, is_by_tma):
+    module = generated("gla")
+    monkeypatch.setattr(module, "_capability", lambda: capability)
+    config = module._config("fused", K, V, BF16)
+    assert module._is_by_tma(config, torch.empty(0, 1, K, V, dtype=dtype)) is is_by_tma
+    assert module._is_by_tma(config, None) is False
+
+
 @pytest.mark.parametrize("states", ["saved", "recomputed"])
 def test_what_is_asked_for_is_done(seen, states):
     module, found = seen

@@ -90,9 +90,12 @@ def changed_before(
 
 
 def keep_on_chip(module: ModuleType) -> None:
-    """The state and its gradient, whatever becomes of chunk states, as for many heads on a GPU."""
+    """The state and its gradient, whatever becomes of chunk states, as for many heads on a GPU; and where that has TMA,
+    it stores them, as if they were large."""
     for function in [n for n in vars(module) if n.startswith("_stays_on_chip")]:  # one a state
         setattr(module, function, lambda *_: True)
+    is_by_tma = getattr(module, "_is_by_tma", None)  # beside gates on keys
+    module._is_by_tma = lambda _, states: is_by_tma({"BLOCK_K": 128, "BLOCK_V": 128}, states)
 
 
 def cut_in_pieces(module: ModuleType, chunks: int = 1) -> None:
