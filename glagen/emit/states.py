@@ -21,7 +21,7 @@ class KernelStates(KernelMemory):
 
     def __init__(self, kernel: Kernel, program: ChunkProgram, by_tma: bool) -> None:
         super().__init__(kernel, program)
-        self.by_tma = by_tma  # may TMA store the states that it keeps on chip?
+        self.by_tma = by_tma  # may TMA store states? Then they are optional, for the kernel runs twice
         self.described: set[str] = set()  # the tensors of those
         self.unkept: list[Scan] = []  # states that this chunk is yet to store
         self.divisor = program.recurrence.divides and not kernel.of_gradients
@@ -94,14 +94,12 @@ class KernelStates(KernelMemory):
                 self._store_by_tma(tensor, tile)
             if tensor.optional:
                 self._given(tensor, store, "elif" if self.by_tma else "if")
-            elif self.by_tma:
-                self._line("else:")
-                self._line(f"    {store}")
             else:
                 self._line(store)
         self.unkept = []
 
     def _store_by_tma(self, tensor: Tensor, tile: str) -> None:
+        """The same where TMA does it."""
         name = identifier(tensor.name)
         i, j = ("0" if a in self.kernel.whole else f"block_{a} * {BLOCK[a]}" for a in tensor.axes)
         rounded = f"{tile}.to({name}_ptr.dtype.element_ty).reshape(1, BLOCK_K, BLOCK_V)"
@@ -112,6 +110,7 @@ class KernelStates(KernelMemory):
         self._line("    " * (2 if tensor.shared else 1) + store)
 
     def _chunk_states(self, saved: str) -> Tensor:
+        """The tensor of chunk states, or of their gradients."""
         optional = not (self.kernel.stores and self.kernel.of_gradients) or self.kernel.runs_twice
         return self._tensor(saved, "states", ("i", "j"), optional)
 
