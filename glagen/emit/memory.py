@@ -101,8 +101,7 @@ class KernelMemory:
 
     def _offsets(self, tensor: Tensor, axes: tuple[str, ...], chunk: str) -> list[str]:
         """Where the tile begins, which is before its rows and columns, and where its elements are from there on."""
-        group = tensor.shared
-        heads, h = (f"(H // {group})", f"h // {group}") if group else ("H", "h")
+        heads, h = self._heads(tensor)
         begin = {
             "rows": f"first{chunk} * {heads} + {h}",
             "row_parts": f"first * {heads} + {h}",
@@ -122,6 +121,10 @@ class KernelMemory:
             before = f"({inside})" if " + " in inside else inside
             inside = f"{before} * {extent} + {index}" if inside else index
         return [begin, inside] if inside else [begin]
+
+    def _heads(self, tensor: Tensor) -> tuple[str, str]:
+        """How many heads a tensor has, and which of them is that of the kernel's head h."""
+        return (f"(H // {tensor.shared})", f"h // {tensor.shared}") if tensor.shared else ("H", "h")
 
     def _part_axes(self, tensor: Tensor) -> list[str]:
         if not tensor.kind.endswith("_parts"):

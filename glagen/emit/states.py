@@ -42,11 +42,11 @@ class KernelStates(KernelMemory):
 
     def _describe(self, tensor: Tensor) -> None:
         """What TMA is to know of a walk's chunk states: those of one head, so that no other's are written."""
-        name, heads = identifier(tensor.name), f"(H // {tensor.shared})" if tensor.shared else "H"
+        name, (heads, h) = identifier(tensor.name), self._heads(tensor)
         self.described.add(name)
-        base = f"{name}_ptr + (first_slot * {heads} + {f'h // {tensor.shared}' if tensor.shared else 'h'}) * K * V"
-        self._line("if BY_TMA:")
+        base = f"{name}_ptr + (first_slot * {heads} + {h}) * K * V"
         extents, steps, tile = "[chunks, K, V]", f"[{heads} * K * V, V, 1]", "[1, BLOCK_K, BLOCK_V]"
+        self._line("if BY_TMA:")
         self._line(f"    {name}_tiles = tl.make_tensor_descriptor({base}, {extents}, {steps}, {tile})")
 
     def _enter_chunk(self) -> None:
