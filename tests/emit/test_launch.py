@@ -181,7 +181,7 @@ def test_walks_of_few_heads_take_the_rule_for_narrow_tiles(monkeypatch):
 
 
 @pytest.mark.parametrize("walks", [1, 2, 16, 33, 34, 300])
-@pytest.mark.parametrize("chunks", [255, 256, 258, 1024, 4096])
+@pytest.mark.parametrize("chunks", [63, 64, 66, 1024, 4096])
 def test_long_sequences_of_few_heads_are_cut(module, monkeypatch, walks, chunks):
     """Into pieces that are worth it: for each multiprocessor one program and more, and no more than four."""
     multiprocessors = 132
