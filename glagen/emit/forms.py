@@ -62,7 +62,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         f"        {', '.join([name, *noted(kernels['states'])])} = _states_triton({', '.join(given)})",
         *indented(_scores(program, kernels) if _judged(kernels) else [], 2),
         *indented(launch(program, kernels["outputs"]), 2),
-        f"    return {results}, {name} if kept else torch.empty(0, dtype=_kept_type(dtype), device=device)",
+        f"    return {results}, {name} if kept else _empty(0, dtype=_kept_type(dtype), device=device)",
     ]
 
 
@@ -253,11 +253,11 @@ def _buffer(
     counts = [f"{config}.blocks_{EXTENT[a]}" for a in split]
     if tensor.kind == "row_parts":
         extents = ", ".join(["B", "T", heads, *features, *counts])
-        return name, f"_new({PACKED}, ({extents}), torch.float32, device)", f"{name}.sum(-1)"
+        return name, f"_new({PACKED}, ({extents}), torch.float32, device)", f"_summed({name}, -1)"
     dims = "(0, -1)" if split else "0"
     extents = ", ".join(["slots", "M", *features, *counts])
     return (
         name,
-        f"torch.empty({extents}, dtype=torch.float32, device=device)",
-        f"_over_heads({name}.sum({dims}), 0, {heads})",
+        f"_empty({extents}, dtype=torch.float32, device=device)",
+        f"_over_heads(_summed({name}, {dims}), 0, {heads})",
     )

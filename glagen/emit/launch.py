@@ -34,7 +34,7 @@ def configure(program: ChunkProgram, text: KernelText, within: str = "") -> list
     if kernel.runs_twice:
         lines.append(f"programs = {_programs(text)}")
     if kernel.runs_twice and kernel.scans:
-        lines.append("again = torch.empty(programs, dtype=torch.int8, device=device)")
+        lines.append("again = _empty(programs, dtype=torch.int8, device=device)")
     elif noted(text) and not kernel.runs_twice:
         lines.append(new("strong", "N", heads, " * ".join(grid), dtype="torch.int8"))
     return lines
@@ -137,7 +137,7 @@ def indented(lines: list[str], by: int = 1) -> list[str]:
 
 
 def new(name: str, *extents: str, dtype: str = "torch.float32") -> str:
-    return f"{name} = torch.empty({', '.join(extents)}, dtype={dtype}, device=device)"
+    return f"{name} = _empty({', '.join(extents)}, dtype={dtype}, device=device)"
 
 
 def chunk_states(name: str, heads: str) -> str:

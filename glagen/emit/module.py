@@ -108,6 +108,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
     in_turn = any(k["runs"] for k in kernels)
     twin = _twin(schedule)
     roles = {k["role"]: k for k in kernels}
+    run = [*walks(program, roles), *scores(program, roles), *launches(program, roles)]
     context: dict[str, Any] = {
         "name": rec.name,
         "op": rec.part_of or rec.name,  # what messages call it
@@ -120,7 +121,8 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "kernels": kernels,
         "guarded": any(k.runs_twice for k in schedule.kernels),
         "tiles": [(k.name, k.tiles) for k in schedule.kernels],
-        "launches": [*walks(program, roles), *scores(program, roles), *launches(program, roles)],
+        "launches": run,
+        "sums_parts": any(re.search(r"\b_summed\(", function) for function in run),
         "widest_fused": schedule.widest_fused,
         "faster_fused": dict(schedule.faster_fused),
         "fused_by_few": schedule.fused_by_few,

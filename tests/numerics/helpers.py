@@ -89,6 +89,11 @@ def changed_before(
 # -- how kernels are arranged, which goes by the room on a GPU ---------------------------------------------------------
 
 
+def forget_runs(module: ModuleType) -> None:
+    """What runs were like before a module was arranged otherwise: calls alike do not repeat them."""
+    module._records.clear()
+
+
 def keep_on_chip(module: ModuleType) -> None:
     """The state and its gradient, whatever becomes of chunk states, as for many heads on a GPU; and where that has TMA,
     it stores them, as if they were large."""
@@ -96,16 +101,18 @@ def keep_on_chip(module: ModuleType) -> None:
         setattr(module, function, lambda *_: True)
     is_by_tma = getattr(module, "_is_by_tma", None)  # beside gates on keys
     module._is_by_tma = lambda _, states: is_by_tma({"BLOCK_K": 128, "BLOCK_V": 128}, states)
+    forget_runs(module)
 
 
 def cut_in_pieces(module: ModuleType, chunks: int = 1) -> None:
     """Sequences, in pieces of so many chunks, as if there were room on the GPU for all of them."""
     module.LONG, module.PIECE, module._multiprocessors = 1, chunks, lambda: 10**6
+    forget_runs(module)
 
 
 def note_launches(module: ModuleType, note: Callable[[str], object]) -> None:
-    """Kernels that the module launches from here on are told of by name."""
-    launch = module._launch
+    """Kernels that the module launches from here on are told of by name; no run is repeated."""
+    launch, module._alike_in = module._launch, lambda *_: None
 
     def noting(kernel: Any, *arguments: Any, **options: Any) -> None:
         note(kernel.fn.__name__)

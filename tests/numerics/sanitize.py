@@ -39,6 +39,7 @@ from tests.numerics.helpers import (  # noqa: E402
     compiled,
     cut_in_pieces,
     document_of,
+    forget_runs,
     generated,
     keep_on_chip,
     note_launches,
@@ -108,6 +109,7 @@ def take_in_turn(module: ModuleType) -> None:
     """Two chunks, in programs that take several of many."""
     for function in [n for n in vars(module) if n.startswith("_in_turn")]:  # one a state
         setattr(module, function, lambda *_: 2)
+    forget_runs(module)
 
 
 def _noting(module: ModuleType, left: set[str]) -> ModuleType:

@@ -225,6 +225,28 @@ def test_tensors_may_be_on_another_gpu_than_the_current():
         assert all(x.device.index == 1 and torch.equal(x.cpu(), y.cpu()) for x, y in zip(found, expected, strict=True))
 
 
+def test_calls_alike_repeat_what_the_first_launched(op):
+    """With the bits of a module that repeats nothing: of other numbers, other sizes between, one tensor given twice."""
+    document, module = op
+    plain, function, forms = generated(document.name), getattr(module, document.name), ({}, {"states": "recomputed"})
+    plain._alike_in = lambda *_: None
+    module._records.clear()
+    long = Case(1, 64 * module.CHUNK, 2, 64, 64)
+    for seed in range(4):
+        for case in (Case(2, 100, 4, 64, 64), Case(2, 101, 4, 64, 64), long):
+            given = arguments(document, case, seed=seed, regime=("mild", "strong")[seed % 2])
+            for x, y in (("q", "k"), ("C", "B")):
+                if seed == 3 and {x, y} <= given.keys():
+                    given[x] = given[y]
+            for options in forms:
+                one, other = (results(document, f, given, **options) for f in (function, getattr(plain, document.name)))
+                assert all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
+                with torch.no_grad():
+                    one, other = (flattened(f(**given, **options)) for f in (function, getattr(plain, document.name)))
+                assert all(x is y or torch.equal(x, y) for x, y in zip(one, other, strict=True))
+    assert any(module._records.values()) and not plain._records
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("chunks", [1, 2])
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)

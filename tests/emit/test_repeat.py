@@ -1,0 +1,155 @@
+"""Runs alike: what one makes and launches is recorded, and done again for others."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import weakref
+
+import pytest
+import torch
+
+from tests.emit.test_launch import DEVICE, Driver, Kernel
+from tests.numerics.helpers import generated
+
+pytest.importorskip("triton")
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says it is on a GPU."""
+
+    is_cuda, device = True, DEVICE
+
+
+def given(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape or (64,)).as_subclass(OnGpu)
+
+
+class Run:
+    """A run of two kernels: what the first makes, the second reads."""
+
+    def __init__(self, module) -> None:
+        self.module, self.first, self.second, self.times = module, Kernel(), Kernel(), 0
+
+    def __call__(self, x, y, scale):
+        self.times += 1
+        between = self.module._empty(*x.shape, dtype=torch.float32, device=x.device)
+        one = self.module._empty(x.shape[0], 2, dtype=torch.bfloat16, device=x.device)
+        none = self.module._empty(0, dtype=torch.float32, device=x.device)
+        self.launch(self.first, 5, x, between)
+        self.launch(self.second, 7, between.view(-1), y, one)
+        return one, None, none
+
+    def launch(self, kernel, programs, *tensors):
+        kernel.arg_names = (*"abc"[: len(tensors)], "scale", "K", "STRONG")
+        passes = {"STRONG": False}, {"STRONG": True}
+        self.module._launch(kernel, programs, DEVICE, *tensors, 0.5, K=64, passes=passes)
+
+    @property
+    def launched(self):
+        return self.first.launched, self.second.launched
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A module on a machine with a GPU."""
+    module, empty = generated("gla"), torch.empty
+    monkeypatch.setattr(module, "_INTERPRETED", False)
+    monkeypatch.setattr(module, "_IS_KNOWN", True)
+    monkeypatch.setattr(module, "_wgmma_is_sound", lambda *_: True)
+    monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: empty(shape, dtype=dtype).as_subclass(OnGpu))
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(module.triton.runtime.driver, "_active", Driver)
+    return module
+
+
+def test_a_run_alike_launches_the_same_of_its_own_tensors(module):
+    run, x, y = Run(module), given(), given(3)
+    for _ in range(2):  # builds what is lacking; is recorded
+        module._with_kernels(run, x, y, 0.5)
+    times, before = run.times, [len(launched) for launched in run.launched]
+    x, y = given(), given(3)
+    one, none, empty = module._with_kernels(run, x, y, 0.5)
+    assert run.times == times and none is None and (one.shape, one.dtype) == ((64, 2), torch.bfloat16)
+    assert (empty.shape, empty.dtype) == ((0,), torch.float32)
+    first, second = (launched[n:] for launched, n in zip(run.launched, before, strict=True))
+    assert [grid for _, grid, *_ in first + second] == 2 * [(5, 1, 1)] + 2 * [(7, 1, 1)]
+    ((a, b, *rest), *_), ((c, d, e, *_), *_) = ([arguments for _, _, arguments, _ in x] for x in (first, second))
+    assert (a, d, e) == (x.data_ptr(), y.data_ptr(), one.data_ptr()) and b == c and rest == [0.5, 64, False]
+    assert all(stream == 71 for *_, stream in first + second)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x, y: (given(65), y, 0.5),
+        lambda x, y: (x.double().as_subclass(OnGpu), y, 0.5),
+        lambda x, y: (given(65)[1:], y, 0.5),
+        lambda x, y: (x, y, 0.25),
+    ],
+    ids=["shape", "type", "address", "number"],
+)
+def test_other_runs_are_runs_of_their_own(module, other):
+    run, x, y = Run(module), given(), given(3)
+    for _ in range(2):
+        module._with_kernels(run, x, y, 0.5)
+    times = run.times
+    module._with_kernels(run, *other(x, y))
+    assert run.times > times
+
+
+def test_what_comes_from_elsewhere_is_not_repeated(module):
+    """A tensor that the run has from Torch, as a result or for a kernel; and one that is given twice."""
+
+    def result(x, y, scale):
+        one, *_ = base(x, y, scale)
+        return (one + 0).as_subclass(OnGpu), None
+
+    def argument(x, y, scale):
+        return base((x + 0).as_subclass(OnGpu), y, scale)
+
+    base, x, y = Run(module), given(), given(3)
+    for run, tensors in ((result, (x, y)), (argument, (x, y)), (base, (x, x))):
+        for times in range(4):
+            base.times = 0
+            module._with_kernels(run, *tensors, 0.5)
+            assert base.times >= 1, f"repeated after {times}"
+    assert set(module._records.values()) == {None}
+
+
+def test_profilers_are_told_of_launches_that_would_be_repeated(module, monkeypatch):
+    run, x, y = Run(module), given(), given(3)
+    for _ in range(2):
+        module._with_kernels(run, x, y, 0.5)
+    times = run.times
+    monkeypatch.setattr(module.triton.knobs.runtime.launch_exit_hook, "calls", [print])
+    module._with_kernels(run, x, y, 0.5)
+    assert run.times == times + 1 and run.first.hooked
+
+
+def test_a_record_keeps_no_tensor(module):
+    run, x, y = Run(module), given(), given(3)
+    for _ in range(2):
+        module._with_kernels(run, x, y, 0.5)
+    kept, made = weakref.ref(x), []
+    empty = torch.empty
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty", lambda *a, **k: made.append(weakref.ref(x := empty(*a, **k))) or x)
+        results = module._with_kernels(run, x, y, 0.5)
+    del x
+    gc.collect()
+    assert kept() is None and [r() is not None for r in made] == [False, True, True] and len(results) == 3
+
+
+def test_an_error_in_a_run_that_is_recorded_leaves_nothing_behind(module):
+    run, x, y = Run(module), given(), given(3)
+    module._with_kernels(run, x, y, 0.5)
+
+    def fails(*given):
+        run(*given)
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        module._with_kernels(fails, x, y, 0.5)
+    assert module._of_thread.record is None and not module._records
