@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import weakref
 
 import pytest
 import torch
 
-from tests.emit.test_launch import DEVICE, Driver, Kernel
+from tests.emit.test_launch import DEVICE, Compiled, Driver, Kernel
 from tests.numerics.helpers import generated
 
 pytest.importorskip("triton")
@@ -26,10 +25,11 @@ def given(*shape: int) -> torch.Tensor:
 
 
 class Run:
-    """A run of two kernels: what the first makes, the second reads."""
+    """A run of three kernels: what the first makes, the second reads."""
 
     def __init__(self, module) -> None:
-        self.module, self.first, self.second, self.times = module, Kernel(), Kernel(), 0
+        self.module, self.times = module, 0
+        self.first, self.second, self.third = Kernel(), Kernel(), Kernel()
 
     def __call__(self, x, y, scale):
         self.times += 1
@@ -38,6 +38,7 @@ class Run:
         none = self.module._empty(0, dtype=torch.float32, device=x.device)
         self.launch(self.first, 5, x, between)
         self.launch(self.second, 7, between.view(-1), y, one)
+        self.launch(self.third, 9, y)
         return one, None, none
 
     def launch(self, kernel, programs, *tensors):
@@ -50,10 +51,10 @@ class Run:
         return self.first.launched, self.second.launched
 
 
-@pytest.fixture
-def module(monkeypatch):
+@pytest.fixture(params=["gla", "simple_gla"])  # the gradient of the latter's gates is a sum of parts
+def module(request, monkeypatch):
     """A module on a machine with a GPU."""
-    module, empty = generated("gla"), torch.empty
+    module, empty = generated(request.param), torch.empty
     monkeypatch.setattr(module, "_INTERPRETED", False)
     monkeypatch.setattr(module, "_IS_KNOWN", True)
     monkeypatch.setattr(module, "_wgmma_is_sound", lambda *_: True)
@@ -78,6 +79,27 @@ def test_a_run_alike_launches_the_same_of_its_own_tensors(module):
     ((a, b, *rest), *_), ((c, d, e, *_), *_) = ([arguments for _, _, arguments, _ in x] for x in (first, second))
     assert (a, d, e) == (x.data_ptr(), y.data_ptr(), one.data_ptr()) and b == c and rest == [0.5, 64, False]
     assert all(stream == 71 for *_, stream in first + second)
+
+
+@pytest.mark.parametrize("module", ["simple_gla"], indirect=True)
+def test_sums_over_what_kernels_filled_are_taken_again(module):
+    """Of a buffer that is kept until then, though no kernel needs it longer."""
+    base, number = Run(module), iter(range(10))
+
+    def run(x, y, scale):
+        one, *_ = base(x, y, scale)
+        one.fill_(next(number))
+        other = module._empty(*x.shape, dtype=torch.float32, device=x.device)
+        base.launch(base.first, 5, x, other)
+        return module._summed(one, -1), other
+
+    for _ in range(2):
+        module._with_kernels(run, given(), given(3), 0.5)
+    empty = torch.empty
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(21))
+        total, other = module._with_kernels(run, given(), given(3), 0.5)
+    assert next(number) == 3 and total.tolist() == [42.0] * 64 and other.shape == (64,)
 
 
 @pytest.mark.parametrize(
@@ -128,18 +150,18 @@ def test_profilers_are_told_of_launches_that_would_be_repeated(module, monkeypat
     assert run.times == times + 1 and run.first.hooked
 
 
-def test_a_record_keeps_no_tensor(module):
+def test_a_record_keeps_no_tensor(module, monkeypatch):
+    """Nor does a run that repeats it, of what it makes, but until the last kernel that needs it is launched."""
     run, x, y = Run(module), given(), given(3)
     for _ in range(2):
         module._with_kernels(run, x, y, 0.5)
-    kept, made = weakref.ref(x), []
-    empty = torch.empty
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "empty", lambda *a, **k: made.append(weakref.ref(x := empty(*a, **k))) or x)
-        results = module._with_kernels(run, x, y, 0.5)
+    kept, made, alive, empty = weakref.ref(x), [], [], torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: made.append(weakref.ref(x := empty(*a, **k))) or x)
+    monkeypatch.setattr(Compiled, "run", lambda *_: alive.append([r() is not None for r in made]))
+    results = module._with_kernels(run, x, y, 0.5)
+    assert alive == 4 * [[True, True, True]] + 2 * [[False, True, True]] and len(results) == 3
     del x
-    gc.collect()
-    assert kept() is None and [r() is not None for r in made] == [False, True, True] and len(results) == 3
+    assert kept() is None
 
 
 def test_an_error_in_a_run_that_is_recorded_leaves_nothing_behind(module):
