@@ -267,7 +267,7 @@ class Launcher(Compiled):
 
 
 def known_triton() -> bool:
-    return triton.__version__.startswith(("3.6.", "3.7."))  # as in templates/build.py.j2
+    return triton.__version__.startswith(generated("gla")._KNOWN)
 
 
 @triton.jit
