@@ -413,10 +413,10 @@ def test_what_a_run_lacks_is_compiled_before_it_launches(module):
         return n, len(events)
 
     launch(first)
-    assert module._with_kernels(run, NUMBERS, 7, lead=NUMBERS, then=lambda x, n: launch(next_)) == (7, 6)
+    assert module._with_kernels(run, NUMBERS, 7, then=lambda x, n: launch(next_)) == (7, 6)
     assert events == [[1, 0, 0], [2, 0, 0], [2, 0, 0], [2, 0, 0], [3, 0, 0], [3, 1, 0]]
     events.clear()
-    assert module._with_kernels(run, NUMBERS, 7, lead=NUMBERS, then=lambda x, n: launch(next_)) == (7, 2)
+    assert module._with_kernels(run, NUMBERS, 7, then=lambda x, n: launch(next_)) == (7, 2)
     launch(next_)
     assert events == [[4, 1, 0], [4, 2, 0], [4, 2, 1]]
     assert [builds(module, k) for k in (first, second, next_)] == [1, 1, 1]
@@ -430,7 +430,7 @@ def test_an_error_in_a_run_that_lacks_kernels_leaves_nothing_behind(module):
         raise KeyError
 
     with pytest.raises(KeyError):
-        module._with_kernels(run, NUMBERS, lead=NUMBERS)
+        module._with_kernels(run, NUMBERS)
     assert not kernel.compiled
     module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, passes=({"STRONG": False},))
     assert kernel.launched
@@ -457,7 +457,7 @@ def test_what_is_compiled_side_by_side_does_with_or_without_wgmma(module, monkey
         for kernel in kernels:
             module._launch(kernel, 5, DEVICE, x, 0.5, 48, K=64, passes=({"STRONG": False},))
 
-    module._with_kernels(run, NUMBERS, lead=NUMBERS)
+    module._with_kernels(run, NUMBERS)
     assert seen == {("sound", None), ("unsound", "1")} and "DISABLE_MMA_V3" not in os.environ
     assert all(kernel.launched for kernel in kernels)
 

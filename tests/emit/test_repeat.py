@@ -69,10 +69,10 @@ def module(request, monkeypatch):
 def test_a_run_alike_launches_the_same_of_its_own_tensors(module):
     run, x, y = Run(module), given(), given(3)
     for _ in range(2):  # builds what is lacking; is recorded
-        module._with_kernels(run, x, y, 0.5, lead=x)
+        module._with_kernels(run, x, y, 0.5)
     times, before = run.times, [len(launched) for launched in run.launched]
     x, y = given(), given(3)
-    one, none, empty = module._with_kernels(run, x, y, 0.5, lead=x)
+    one, none, empty = module._with_kernels(run, x, y, 0.5)
     assert run.times == times and none is None and (one.shape, one.dtype) == ((64, 2), torch.bfloat16)
     assert (empty.shape, empty.dtype) == ((0,), torch.float32)
     first, second = (launched[n:] for launched, n in zip(run.launched, before, strict=True))
@@ -95,11 +95,11 @@ def test_sums_over_what_kernels_filled_are_taken_again(module):
         return module._summed(one, -1), other
 
     for _ in range(2):
-        module._with_kernels(run, x := given(), given(3), 0.5, lead=x)
+        module._with_kernels(run, given(), given(3), 0.5)
     empty = torch.empty
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(21))
-        total, other = module._with_kernels(run, x := given(), given(3), 0.5, lead=x)
+        total, other = module._with_kernels(run, given(), given(3), 0.5)
     assert next(number) == 3 and total.tolist() == [42.0] * 64 and other.shape == (64,)
 
 
@@ -116,10 +116,9 @@ def test_sums_over_what_kernels_filled_are_taken_again(module):
 def test_other_runs_are_runs_of_their_own(module, other):
     run, x, y = Run(module), given(), given(3)
     for _ in range(2):
-        module._with_kernels(run, x, y, 0.5, lead=x)
+        module._with_kernels(run, x, y, 0.5)
     times = run.times
-    tensors = other(x, y)
-    module._with_kernels(run, *tensors, lead=tensors[0])
+    module._with_kernels(run, *other(x, y))
     assert run.times > times
 
 
@@ -137,32 +136,35 @@ def test_what_comes_from_elsewhere_is_not_repeated(module):
     for run, tensors in ((result, (x, y)), (argument, (x, y)), (base, (x, x))):
         for times in range(4):
             base.times = 0
-            module._with_kernels(run, *tensors, 0.5, lead=x)
+            module._with_kernels(run, *tensors, 0.5)
             assert base.times >= 1, f"repeated after {times}"
     assert set(module._records.values()) == {None}
 
 
-def test_runs_in_other_precision_are_runs_of_their_own(module, monkeypatch):
-    """Of float32; for others Torch is not asked, which refuses to say where it was set in its newer way."""
+def test_where_torch_does_not_tell_the_precision_nothing_is_repeated(module, monkeypatch):
+    """As it refuses to, where that was set in its newer way."""
+
+    class Refusing:
+        @property
+        def allow_tf32(self):
+            raise RuntimeError
+
     run, x, y = Run(module), given(), given(3)
     for _ in range(2):
-        module._with_kernels(run, x, y, 0.5, lead=x)
+        module._with_kernels(run, x, y, 0.5)
     times = run.times
-    matmul = SimpleNamespace(allow_tf32=not torch.backends.cuda.matmul.allow_tf32)
-    monkeypatch.setattr(torch, "backends", SimpleNamespace(cuda=SimpleNamespace(matmul=matmul)))
-    module._with_kernels(run, x, y, 0.5, lead=x)
+    monkeypatch.setattr(torch, "backends", SimpleNamespace(cuda=SimpleNamespace(matmul=Refusing())))
+    module._with_kernels(run, x, y, 0.5)
     assert run.times == times + 1
-    monkeypatch.setattr(torch, "backends", None)
-    module._with_kernels(run, x, y, 0.5, lead=x.bfloat16())
 
 
 def test_profilers_are_told_of_launches_that_would_be_repeated(module, monkeypatch):
     run, x, y = Run(module), given(), given(3)
     for _ in range(2):
-        module._with_kernels(run, x, y, 0.5, lead=x)
+        module._with_kernels(run, x, y, 0.5)
     times = run.times
     monkeypatch.setattr(module.triton.knobs.runtime.launch_exit_hook, "calls", [print])
-    module._with_kernels(run, x, y, 0.5, lead=x)
+    module._with_kernels(run, x, y, 0.5)
     assert run.times == times + 1 and run.first.hooked
 
 
@@ -170,11 +172,11 @@ def test_a_record_keeps_no_tensor(module, monkeypatch):
     """Nor does a run that repeats it, of what it makes, but until the last kernel that needs it is launched."""
     run, x, y = Run(module), given(), given(3)
     for _ in range(2):
-        module._with_kernels(run, x, y, 0.5, lead=x)
+        module._with_kernels(run, x, y, 0.5)
     kept, made, alive, empty = weakref.ref(x), [], [], torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, **k: made.append(weakref.ref(x := empty(*a, **k))) or x)
     monkeypatch.setattr(Compiled, "run", lambda *_: alive.append([r() is not None for r in made]))
-    results = module._with_kernels(run, x, y, 0.5, lead=x)
+    results = module._with_kernels(run, x, y, 0.5)
     assert alive == 4 * [[True, True, True]] + 2 * [[False, True, True]] and len(results) == 3
     del x
     assert kept() is None
@@ -182,12 +184,12 @@ def test_a_record_keeps_no_tensor(module, monkeypatch):
 
 def test_an_error_in_a_run_that_is_recorded_leaves_nothing_behind(module):
     run, x, y = Run(module), given(), given(3)
-    module._with_kernels(run, x, y, 0.5, lead=x)
+    module._with_kernels(run, x, y, 0.5)
 
     def fails(*given):
         run(*given)
         raise KeyError
 
     with pytest.raises(KeyError):
-        module._with_kernels(fails, x, y, 0.5, lead=x)
+        module._with_kernels(fails, x, y, 0.5)
     assert module._of_thread.record is None and not module._records
