@@ -141,9 +141,9 @@ class KernelMemory:
         address, mask = self._address(tensor)
         self._line(f"tl.store({address}, {value}, mask={mask})" if mask else f"tl.store({address}, {value})")
 
-    def _given(self, tensor: Tensor, text: str, condition: str = "if") -> None:
-        """A line that runs where an optional tensor is given."""
-        self._line(f"{condition} {identifier(tensor.name)}_ptr is not None:")
+    def _given(self, tensor: Tensor, text: str, more: str = "") -> None:
+        """A line that runs where an optional tensor is given; `more`: and what else holds."""
+        self._line(f"if {identifier(tensor.name)}_ptr is not None{more}:")
         self._line(f"    {text}")
 
 

@@ -133,6 +133,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "walks": ", ".join(f'"{name}"' for name in WALKS),
         "tuned": schedule.tuned,
         "from_shared": [roles[k.name]["function"] for k in schedule.kernels if k.whole and schedule.fused_by_wgmma],
+        "by_tma": schedule.stored_by_tma,
         "in_turn": in_turn,
     }
     return context | twin | interface(program) | step(rec)
@@ -153,8 +154,7 @@ def twin_helpers(lines: list[str]) -> list[str]:
 def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     program = schedule.program
     runs = not kernel.scans and any(x.kernel == kernel.name and x.run > 1 for x in schedule.tuned)
-    by_tma = bool(kernel.whole) and schedule.fused_by_wgmma
-    printer = KernelPrinter(kernel, program, schedule.chunk, by_tma)
+    printer = KernelPrinter(kernel, program, schedule.chunk, kernel.name in schedule.stored_by_tma)
     body = printer.print()
     notes = kernel.runs_twice != bool(kernel.judges)  # that of a walk; one that has to judge by itself has none
     words = set(re.findall(r"\w+", "\n".join(body)))

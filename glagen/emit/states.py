@@ -2,9 +2,10 @@
 
 Threads bring a state into the order of memory 16 bytes at a time, and wait for each other twice each time. Hopper's
 tensor memory accelerator (TMA) takes it as it lies in shared memory. But before that is told what it may read there,
-all copies that threads have under way must have come: so the state is stored only before it changes, when they have.
-(H200, Triton 3.6.0, gla, bf16, B4 T4096 H64 K=V=128: a forward that stores states takes 0.77 ms instead of 0.97, and
-0.71 without them; stored where the chunk begins, it takes 1.15 ms.)
+all copies that threads have under way must have come: so it stores the state only before that changes, when they have.
+Threads do where the chunk begins, and would be slower there. (H200, Triton 3.6.0, gla, bf16, B4 T4096 H64 K=V=128: a
+forward that stores states takes 0.77 ms instead of 0.97, and 0.71 without them; by TMA where the chunk begins, 1.15 ms.
+Walks back of linear_attn there: 0.28 ms, by threads later 0.51 ms.)
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class KernelStates(KernelMemory):
 
     def __init__(self, kernel: Kernel, program: ChunkProgram, by_tma: bool) -> None:
         super().__init__(kernel, program)
-        self.by_tma = by_tma  # may TMA store states? Then they are optional, for the kernel runs twice
+        # the constexpr that says whether TMA stores states, if it may; they are optional then
+        self.by_tma = ("BY_TMA" if kernel.runs_twice else "TMA") if by_tma else ""
         self.described: set[str] = set()  # the tensors of those
         self.unkept: list[Scan] = []  # states that this chunk is yet to store
         self.divisor = program.recurrence.divides and not kernel.of_gradients
@@ -46,19 +48,20 @@ class KernelStates(KernelMemory):
         self.described.add(name)
         base = f"{name}_ptr + (first_slot * {heads} + {h}) * K * V"
         extents, steps, tile = "[chunks, K, V]", f"[{heads} * K * V, V, 1]", "[1, BLOCK_K, BLOCK_V]"
-        self._line("if BY_TMA:")
+        self._line(f"if {self.by_tma}:")
         self._line(f"    {name}_tiles = tl.make_tensor_descriptor({base}, {extents}, {steps}, {tile})")
 
     def _enter_chunk(self) -> None:
-        self.unkept = [scan for scan in self.kernel.scans if scan.saved]
-        if not self.by_tma:
-            self._keep()
+        saved = [scan for scan in self.kernel.scans if scan.saved]
+        for scan in saved:
+            self._keep(scan)
+        self.unkept = saved if self.by_tma else []
 
     def _keep_before(self, line: Line | Loop) -> None:
-        """Store a state, if that is yet to be done, before what makes another of it."""
+        """Have TMA store a state, if that is yet to be done, before what makes another of it."""
         made = {name for x in lines_of(line) if isinstance(x, Assign) for name in read(x)}
         if any(scan.tile in made for scan in self.unkept):
-            self._keep()
+            self._keep_by_tma()
 
     def _leave_chunk(self) -> None:
         for tensor in self._remains():
@@ -80,34 +83,33 @@ class KernelStates(KernelMemory):
         once = self.kernel.direction == "reverse"  # the gradient of a final state is one for all heads that read it
         self._given(tensor, f"{name} += {spread_triton(self._load_text(tensor, once=once), tensor.axes, scan.axes)}")
 
-    def _keep(self) -> None:
-        """Store the states that enter a chunk, where wanted, by one of the heads that read them; or their gradients,
-        which are always wanted beside others, but for a first look at gates."""
-        for scan in self.unkept:
-            self._line("# the state that enters this chunk" if self.kernel.direction == "forward" else
-                       "# the gradient of the state that leaves this chunk")  # fmt: skip
-            tensor, tile = self._chunk_states(scan.saved or ""), self._upright(scan.tile)
-            address, mask = self._address(tensor)
-            mask += " & (h % READS == 0)" if tensor.shared else ""
-            store = f"tl.store({address}, {tile}, mask={mask})"
-            if self.by_tma:
-                self._store_by_tma(tensor, tile)
-            if tensor.optional:
-                self._given(tensor, store, "elif" if self.by_tma else "if")
-            else:
-                self._line(store)
-        self.unkept = []
+    def _keep(self, scan: Scan) -> None:
+        """Store the state that enters a chunk, where wanted, by one of the heads that read it; or its gradient, which
+        is always wanted beside others, but for a first look at gates."""
+        self._line("# the state that enters this chunk" if self.kernel.direction == "forward" else
+                   "# the gradient of the state that leaves this chunk")  # fmt: skip
+        tensor = self._chunk_states(scan.saved or "")
+        address, mask = self._address(tensor)
+        mask += " & (h % READS == 0)" if tensor.shared else ""
+        store = f"tl.store({address}, {self._upright(scan.tile)}, mask={mask})"
+        if tensor.optional:
+            self._given(tensor, store, f" and not {self.by_tma}" if self.by_tma else "")
+        else:
+            self._line(store)
 
-    def _store_by_tma(self, tensor: Tensor, tile: str) -> None:
+    def _keep_by_tma(self) -> None:
         """The same where TMA does it."""
-        name = identifier(tensor.name)
-        i, j = ("0" if a in self.kernel.whole else f"block_{a} * {BLOCK[a]}" for a in tensor.axes)
-        rounded = f"{tile}.to({name}_ptr.dtype.element_ty).reshape(1, BLOCK_K, BLOCK_V)"
-        store = f"{name}_tiles.store([chunk, {i}, {j}], {rounded})"
-        self._line("if BY_TMA:")
-        if tensor.shared:
-            self._line(f"    if h % {tensor.shared} == 0:")
-        self._line("    " * (2 if tensor.shared else 1) + store)
+        for scan in self.unkept:
+            tensor = self._chunk_states(scan.saved or "")
+            name = identifier(tensor.name)
+            i, j = ("0" if a in self.kernel.whole else f"block_{a} * {BLOCK[a]}" for a in tensor.axes)
+            rounded = f"{self._upright(scan.tile)}.to({name}_ptr.dtype.element_ty).reshape(1, BLOCK_K, BLOCK_V)"
+            store = f"{name}_tiles.store([chunk, {i}, {j}], {rounded})"
+            self._line(f"if {self.by_tma}:")
+            if tensor.shared:
+                self._line(f"    if h % {tensor.shared} == 0:")
+            self._line("    " * (2 if tensor.shared else 1) + store)
+        self.unkept = []
 
     def _chunk_states(self, saved: str) -> Tensor:
         """The tensor of chunk states, or of their gradients."""

@@ -120,7 +120,7 @@ class KernelPrinter(KernelLoads):
         self._line("in_T = row < left")
         self._body(self.kernel.body)
         self._note_least()
-        self._keep()
+        self._keep_by_tma()
         for scan in self.kernel.scans if scanned else ():
             if not (isinstance(scan.update, Ref) and scan.update.name == scan.tile):
                 self._line(f"{identifier(scan.tile)} = {self.writer.write(scan.update, scan.axes)}")

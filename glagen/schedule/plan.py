@@ -45,6 +45,8 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     names = {kernel.name for kernel in kernels}
     by_wgmma = any(_adds_by_wgmma(program, covers, kernel) for kernel in kernels)
     faster_fused = _faster_fused(program, by_wgmma)
+    exact = _needs_exact_states(program.recurrence)
+    has_sides = bool({"K", "V"} & set(gated_sides(program)))
     results = [o.name for o in program.outputs] + [s.end for s in program.states]
     gradients = [p.name for g in program.gradients for p in g.parts] + [s.adjoint for s in program.states]
     return Schedule(
@@ -56,9 +58,10 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         _twin(program, covers, gradients, causal=False),
         certificate(program, covers),
         tuple((k.name, faster_fused[k.name]) for k in kernels if k.name in faster_fused),
-        bool({"K", "V"} & set(gated_sides(program))),
+        has_sides,
         by_wgmma,
-        _needs_exact_states(program.recurrence),
+        tuple(k.name for k in kernels if (by_wgmma if k.whole else has_sides and not exact and k.name in WALKS)),
+        exact,
         tuple(x for x in measured if x.kernel in names),
     )
 

@@ -148,6 +148,7 @@ def main(name: str) -> int:
     ]
     rows = [row for report in reports for row in report.to_dict()["rows"]]
     rows += on_chip(document, generated(name))
+    rows += by_tma(document, generated(name)) if hasattr(module, "_is_by_tma") else []
     check_inplace(document, module)
     print(json.dumps({"calls": calls, "rows": rows}))
     return 0 if all(row["ok"] for row in rows) and calls and all(calls.values()) else 1
@@ -174,10 +175,17 @@ def on_chip(document: Document, module: ModuleType) -> list[dict]:
     given = {"cases": cases, "modes": ["saved"]}
     rows = verify(document, module, precisions=["fp32"], regimes=["reset"], invariants=back, **given).to_dict()["rows"]
     if any(f"{document.name}_fused" in kernel for kernel in getattr(module, "FROM_SHARED", ())):
-        module._is_by_tma = lambda config, states: states is not None  # as on Hopper, where tiles are large
+        module._is_by_tma = lambda config, states, large: states is not None  # as on Hopper, where tiles are large
         report = verify(document, module, precisions=["fp16"], regimes=["mild"], invariants=False, **given)
         rows += report.to_dict()["rows"]  # keys and states share a growth beside 16 bits
     return rows
+
+
+def by_tma(document: Document, module: ModuleType) -> list[dict]:
+    """The rows of walks that have chunk states stored by descriptors, as on Hopper; of packed sequences, too."""
+    module._is_by_tma = lambda config, states, large: states is not None
+    given = {"cases": [Case(1, 40, 2, 20, 36)], "precisions": ["fp32"], "regimes": ["reset"], "modes": ["saved"]}
+    return verify(document, module, **given).to_dict()["rows"]
 
 
 def exact_gates(module: ModuleType, name: str, gates: list[str], factor: float = 1.0) -> ModuleType:
