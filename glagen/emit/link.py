@@ -84,7 +84,7 @@ def _used(node: ast.stmt) -> frozenset[str]:
     inner = list(ast.walk(node))
     own = {n.arg for n in inner if isinstance(n, ast.arg)}
     names = frozenset(n.id for n in inner if isinstance(n, ast.Name)) - own
-    if not isinstance(node, ast.FunctionDef):
+    if not isinstance(node, ast.FunctionDef | ast.ClassDef):
         return names
     own = {n.name for n in inner if isinstance(n, ast.FunctionDef) and n is not node}
     return names - own - {n.id for n in inner if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

@@ -169,8 +169,9 @@ def test_profilers_are_told_of_launches_that_would_be_repeated(module, monkeypat
 
 
 def test_a_record_keeps_no_tensor(module, monkeypatch):
-    """Nor does a run that repeats it, of what it makes, but until the last kernel that needs it is launched."""
+    """Nor does a run that repeats it, of what is large, but until the last kernel that needs it is launched."""
     run, x, y = Run(module), given(), given(3)
+    monkeypatch.setattr(module, "SMALL", 255)
     for _ in range(2):
         module._with_kernels(run, x, y, 0.5)
     kept, made, alive, empty = weakref.ref(x), [], [], torch.empty
@@ -180,6 +181,34 @@ def test_a_record_keeps_no_tensor(module, monkeypatch):
     assert alive == 4 * [[True, True, True]] + 2 * [[False, True, True]] and len(results) == 3
     del x
     assert kept() is None
+
+
+@pytest.mark.parametrize("module", ["gla"], indirect=True)
+def test_small_tensors_that_are_not_returned_share_a_buffer(module, monkeypatch):
+    """Each has a part of its own, at a multiple of 512 bytes from its start."""
+
+    class Five(Run):
+        def __call__(self, x, y, scale):
+            self.times += 1
+            dtypes = torch.int8, torch.float32, torch.bfloat16, torch.float32
+            made = [self.module._empty(*x.shape, dtype=dtype, device=x.device) for dtype in dtypes]
+            large = self.module._empty(64, 64, 64, dtype=torch.float32, device=x.device)
+            self.launch(self.first, 5, *made[:3])
+            self.launch(self.second, 7, made[0], large, made[3])
+            return (made[3],)
+
+    run, x, y, made, empty = Five(module), given(), given(3), [], torch.empty
+    monkeypatch.setattr(module, "SMALL", 4096)
+    for _ in range(2):
+        module._with_kernels(run, x, y, 0.5)
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: made.append(empty(*a, **k)) or made[-1])
+    (last,) = module._with_kernels(run, x, y, 0.5)
+    buffer, *others = made
+    assert (buffer.shape, buffer.dtype) == ((1536,), torch.uint8) and others[0] is last
+    assert [x.shape for x in others] == [(64,), (64, 64, 64)]
+    (a, b, c, *_), (d, e, f, *_) = (launched[-1][2] for launched in run.launched)
+    assert {a, b, c} == {buffer.data_ptr() + n for n in (0, 512, 1024)} and d == a
+    assert (e, f) == (others[1].data_ptr(), last.data_ptr())
 
 
 def test_an_error_in_a_run_that_is_recorded_leaves_nothing_behind(module):
