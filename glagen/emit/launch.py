@@ -60,8 +60,8 @@ def start(
     constants = [*(_group(program, name, heads, read) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     constants += ["NOTES=strong.shape[-1]"] * (text["notes"] and kernel.runs_twice)
     kept = [x for x, item in zip(values, text["tensors"], strict=False) if item["name"] in text["described"]]
-    large = "128 * 128" if kernel.whole else "64 * 64"
-    constants += [f"TMA={states != 'None' and f'_is_by_tma(config, {states}, {large})'}" for states in kept]
+    measured = "" if kernel.whole else ", config.measured"
+    constants += [f"TMA={states != 'None' and f'_is_by_tma(config, {states}{measured})'}" for states in kept]
     return [
         "_launch_by_tma(" if set(kept) - {"None"} else "_launch(",
         f"    {text['function']}, {'programs' if kernel.runs_twice else _programs(text)}, device,",

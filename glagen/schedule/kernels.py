@@ -17,7 +17,7 @@ from glagen.schedule.operands import as_read
 from glagen.schedule.order import begun, heaviest_first, in_order, phases, pruned
 from glagen.schedule.partial import local_sums, require_whole
 from glagen.schedule.sums import added_to_states, added_to_tiles
-from glagen.schedule.tiles import STATES_TURNED, chunk_tiles, fused_tiles, gated_sides, scan_tiles
+from glagen.schedule.tiles import STATES_TURNED, chunk_of, chunk_tiles, fused_tiles, gated_sides, scan_tiles
 from glagen.schedule.turn import states_turned, turned
 
 
@@ -126,7 +126,7 @@ def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:
     if shape.whole:
         return fused_tiles(program)
     if shape.direction:
-        return scan_tiles(program)
+        return scan_tiles(chunk_of(program))
     gated = frozenset(axis for gate in program.gates for axis in gate.axes)
     return chunk_tiles(shape.owned, gated, shape.reduces_heads)
 

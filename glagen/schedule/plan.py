@@ -47,6 +47,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     faster_fused = _faster_fused(program, by_wgmma)
     exact = _needs_exact_states(program.recurrence)
     has_sides = bool({"K", "V"} & set(gated_sides(program)))
+    walks = {x.kernel for x in measured if x.kernel in WALKS} if has_sides and not exact else set()
     results = [o.name for o in program.outputs] + [s.end for s in program.states]
     gradients = [p.name for g in program.gradients for p in g.parts] + [s.adjoint for s in program.states]
     return Schedule(
@@ -60,7 +61,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         tuple((k.name, faster_fused[k.name]) for k in kernels if k.name in faster_fused),
         has_sides,
         by_wgmma,
-        tuple(k.name for k in kernels if (by_wgmma if k.whole else has_sides and not exact and k.name in WALKS)),
+        tuple(k.name for k in kernels if k.name in walks or (k.whole and by_wgmma)),
         exact,
         tuple(x for x in measured if x.kernel in names),
     )

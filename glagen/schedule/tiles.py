@@ -52,10 +52,9 @@ def gated_sides(program: ChunkProgram) -> str:
     return "".join(side for side in "KVs" if side in found)
 
 
-def scan_tiles(program: ChunkProgram) -> Tiles:
+def scan_tiles(chunk: int) -> Tiles:
     """Of a kernel that walks for the states alone, which pays to have few threads that wait for each other."""
-    wide = {"V": (WIDE, 64), "KV": (32, WIDE), "KVs": (32, WIDE)}.get(gated_sides(program), (64, WIDE))
-    return Tiles(wide, (64, 64), (32, 32), warps=2 if chunk_of(program) <= GATED_CHUNK else 4, stages=3)
+    return Tiles((64, WIDE), (64, 64), (32, 32), warps=2 if chunk <= GATED_CHUNK else 4, stages=3)
 
 
 def fused_tiles(program: ChunkProgram) -> Tiles:

@@ -65,8 +65,8 @@ def test_large_chunk_states_are_stored_by_tma(monkeypatch, capability, K, V, dty
     module = generated("gla")
     monkeypatch.setattr(module, "_capability", lambda: capability)
     config = module._config("fused", K, V, BF16)
-    assert module._is_by_tma(config, torch.empty(0, 1, K, V, dtype=dtype), 128 * 128) is is_by_tma
-    assert module._is_by_tma(config, None, 0) is False
+    assert module._is_by_tma(config, torch.empty(0, 1, K, V, dtype=dtype)) is is_by_tma
+    assert module._is_by_tma(config, None) is False
 
 
 @pytest.mark.parametrize("states", ["saved", "recomputed"])

@@ -100,7 +100,7 @@ def keep_on_chip(module: ModuleType) -> None:
     for function in [n for n in vars(module) if n.startswith("_stays_on_chip")]:  # one a state
         setattr(module, function, lambda *_: True)
     is_by_tma = getattr(module, "_is_by_tma", None)  # beside gates on keys
-    module._is_by_tma = lambda config, states, large: is_by_tma(config, states, 0)
+    module._is_by_tma = lambda config, states, measured=False: is_by_tma(config, states, True)
     forget_runs(module)
 
 

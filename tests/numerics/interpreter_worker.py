@@ -175,7 +175,7 @@ def on_chip(document: Document, module: ModuleType) -> list[dict]:
     given = {"cases": cases, "modes": ["saved"]}
     rows = verify(document, module, precisions=["fp32"], regimes=["reset"], invariants=back, **given).to_dict()["rows"]
     if any(f"{document.name}_fused" in kernel for kernel in getattr(module, "FROM_SHARED", ())):
-        module._is_by_tma = lambda config, states, large: states is not None  # as on Hopper, where tiles are large
+        module._is_by_tma = lambda config, states, measured=False: states is not None  # as on Hopper, in large tiles
         report = verify(document, module, precisions=["fp16"], regimes=["mild"], invariants=False, **given)
         rows += report.to_dict()["rows"]  # keys and states share a growth beside 16 bits
     return rows
@@ -183,7 +183,7 @@ def on_chip(document: Document, module: ModuleType) -> list[dict]:
 
 def by_tma(document: Document, module: ModuleType) -> list[dict]:
     """The rows of walks that have chunk states stored by descriptors, as on Hopper; of packed sequences, too."""
-    module._is_by_tma = lambda config, states, large: states is not None
+    module._is_by_tma = lambda config, states, measured=False: states is not None
     given = {"cases": [Case(1, 40, 2, 20, 36)], "precisions": ["fp32"], "regimes": ["reset"], "modes": ["saved"]}
     return verify(document, module, **given).to_dict()["rows"]
 
