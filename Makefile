@@ -11,7 +11,7 @@ run: $(VENV)/.ready  ## compile SPEC, then run the op forward and backward on th
 	$(BIN)/glagen run $(SPEC)
 
 test: $(VENV)/.ready  ## the whole suite
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
