@@ -46,8 +46,9 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     by_wgmma = any(_adds_by_wgmma(program, covers, kernel) for kernel in kernels)
     faster_fused = _faster_fused(program, by_wgmma)
     exact = _needs_exact_states(program.recurrence)
-    has_sides = bool({"K", "V"} & set(gated_sides(program)))
-    walks = {x.kernel for x in measured if x.kernel in WALKS} if has_sides and not exact else set()
+    sides = set(gated_sides(program))
+    # with gates on keys that was measured, and found right; without any it is no faster
+    walks = {x.kernel for x in measured if x.kernel in WALKS} if "K" in sides and not exact else set()
     results = [o.name for o in program.outputs] + [s.end for s in program.states]
     gradients = [p.name for g in program.gradients for p in g.parts] + [s.adjoint for s in program.states]
     return Schedule(
@@ -59,7 +60,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         _twin(program, covers, gradients, causal=False),
         certificate(program, covers),
         tuple((k.name, faster_fused[k.name]) for k in kernels if k.name in faster_fused),
-        has_sides,
+        bool({"K", "V"} & sides),
         by_wgmma,
         tuple(k.name for k in kernels if k.name in walks or (k.whole and by_wgmma)),
         exact,
