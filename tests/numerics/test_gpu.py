@@ -335,8 +335,8 @@ def test_walks_on_chip_and_chunks_in_turn(name, columns):
 @pytest.mark.parametrize("columns", [(64, 64), (128, 128), (128, 256), (256, 512)], ids=lambda c: f"{c[0]} by {c[1]}")
 @pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v", "linear_attn", "rwkv6", "simple_gla"])
 def test_measured_configurations(name, columns, in_memory):
-    """Those of the shipped table, for which small calls have too few programs; 16 divides neither the heads nor the
-    steps. (So ptxas gets addresses wrong in tiles of 128 by 64, the fastest for walks of gla_v at 128 by 256.)"""
+    """Those of the shipped table, for which small calls have too few programs; 16 divides neither heads nor steps. (For
+    such, ptxas got addresses wrong in tiles of 128 by 64 that were the fastest for walks of gla_v at 128 by 256.)"""
     document, module = document_of(spec_text(name)), generated(name)
     module._multiprocessors = lambda: 4
     if in_memory:
