@@ -134,7 +134,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "tuned": schedule.tuned,
         "from_shared": [roles[k.name]["function"] for k in schedule.kernels if k.whole and schedule.fused_by_wgmma],
         "by_tma": schedule.stored_by_tma,
-        "walks_by_tma": set(WALKS) & set(schedule.stored_by_tma),
+        "walks_by_tma": any(name in WALKS for name in schedule.stored_by_tma),
         "in_turn": in_turn,
     }
     return context | twin | interface(program) | step(rec)

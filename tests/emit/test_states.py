@@ -69,6 +69,28 @@ def test_large_chunk_states_are_stored_by_tma(monkeypatch, capability, K, V, dty
     assert module._is_by_tma(config, None) is False
 
 
+@pytest.mark.parametrize(
+    ("name", "K", "V", "is_by_tma"),
+    [
+        ("gla", 256, 512, True),
+        ("gla", 128, 128, False),  # no row of the table
+        ("gla_kv", 128, 256, True),
+        ("gla_kv", 64, 64, False),  # a row, of 32 by 64
+    ],
+)
+def test_walks_store_by_tma_where_the_table_says_so(monkeypatch, name, K, V, is_by_tma):
+    module = generated(name)
+    monkeypatch.setattr(module, "_capability", lambda: 9)
+    config = module._config("states", K, V, BF16, 100)
+    states = torch.empty(0, 1, K, V, dtype=BF16)
+    assert module._is_by_tma(config, states, config.measured) is is_by_tma
+
+
+def test_gates_on_values_alone_have_no_walks_by_tma():
+    """Their fastest tile is one whose addresses ptxas gets wrong at 128 by 256."""
+    assert not hasattr(generated("gla_v"), "_is_by_tma")
+
+
 @pytest.mark.parametrize("states", ["saved", "recomputed"])
 def test_what_is_asked_for_is_done(seen, states):
     module, found = seen

@@ -99,8 +99,8 @@ def keep_on_chip(module: ModuleType) -> None:
     it stores them, as if they were large."""
     for function in [n for n in vars(module) if n.startswith("_stays_on_chip")]:  # one a state
         setattr(module, function, lambda *_: True)
-    is_by_tma = getattr(module, "_is_by_tma", None)  # beside gates on keys
-    module._is_by_tma = lambda config, states, measured=False: is_by_tma(config, states, True)
+    is_by_tma, large = getattr(module, "_is_by_tma", None), {"BLOCK_K": 128, "BLOCK_V": 128}  # beside gates on keys
+    module._is_by_tma = lambda config, states, *walk: is_by_tma(config if walk else large, states, *walk)
     forget_runs(module)
 
 

@@ -49,7 +49,8 @@ MIXED = {"gla": ["g"], "gla_kv": ["gk", "gv"], "gla_v": ["g"], "rwkv6": ["w"]}  
 UNWRITTEN = -77.25  # what no kernel computes
 FEW_ROWS = ("gla", "gla_kv")
 APART = ("gla", "gla_v", "simple_gla", "rwkv6")
-PIECES = [(n, 1) for n in ("gla_kv", "gla_sigmoid", "retnet", "linear_attn", "gsa")] + [("gla_kv", 2), ("mamba2", 2)]
+PIECES = [(n, 1) for n in ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_attn", "gsa", "mlstm")]
+PIECES += [("gla_kv", 2), ("mamba2", 2)]
 ON_CHIP = [("gla", 2), ("gla_v", 1), ("simple_gla", 1)]  # pieces, too
 
 
