@@ -113,13 +113,13 @@ class KernelMemory:
         }[tensor.kind]
         steps = [(EXTENT[a], spread_triton(a, (a,), axes)) for a in tensor.axes if a in EXTENT]
         steps += [(f"blocks_{a}", f"block_{a}") for a in self._part_axes(tensor)]
-        begin = " * ".join([f"({begin})" if steps else begin, *(extent for extent, _ in steps)])
-        inside = ""
-        if "t" in axes:
-            inside = f"row * {heads}" if axes == ("t",) else spread_triton(f"(row * {heads})", ("t",), axes)
-        for extent, index in steps:
-            before = f"({inside})" if " + " in inside else inside
-            inside = f"{before} * {extent} + {index}" if inside else index
+        extents = [extent for extent, _ in steps]
+        begin = " * ".join([f"({begin})" if steps else begin, *extents])
+        terms = [" * ".join([index, *extents[n + 1 :]]) for n, (_, index) in enumerate(steps)]
+        if "t" in axes:  # how far it is from one step to the next is one number
+            stride = f"({' * '.join([heads, *extents])})" if extents else heads
+            terms.insert(0, f"{spread_triton('row', ('t',), axes)} * {stride}")
+        inside = " + ".join(terms)
         return [begin, inside] if inside else [begin]
 
     def _heads(self, tensor: Tensor) -> tuple[str, str]:

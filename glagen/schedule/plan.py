@@ -49,7 +49,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     sides = set(gated_sides(program))
     # right and faster beside gates on keys; beside a scalar gate or none no faster, and beside gates on values alone
     # faster in a tile that ptxas gets wrong
-    walks = {x.kernel for x in measured if x.kernel in WALKS} if "K" in sides and not exact else set()
+    walks = {x.kernel for x in measured if x.kernel in WALKS} if not exact else set()
     results = [o.name for o in program.outputs] + [s.end for s in program.states]
     gradients = [p.name for g in program.gradients for p in g.parts] + [s.adjoint for s in program.states]
     return Schedule(
