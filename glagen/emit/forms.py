@@ -86,7 +86,7 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         f"if {name} is not None:  # of what is strong: right states, then outputs of all its chunks at once",
         *indented(
             [
-                *start(program, text, outs | last, passes="[2:]"),
+                *start(program, text, outs | last, passes="[2:]", by_threads=True),
                 "strong = again.view(N, H, -1)",
                 *configure(program, reads, within=f"slots // N if {PACKED} is None else 1"),  # others have no states
                 *start(program, reads, unmade, passes="[1:]"),

@@ -41,10 +41,15 @@ def configure(program: ChunkProgram, text: KernelText, within: str = "") -> list
 
 
 def start(
-    program: ChunkProgram, text: KernelText, renamed: dict[str, str], read: str = "H", passes: str = ""
+    program: ChunkProgram,
+    text: KernelText,
+    renamed: dict[str, str],
+    read: str = "H",
+    passes: str = "",
+    by_threads: bool = False,
 ) -> list[str]:
     """One launch of a kernel that is configured. `read`: how many heads there are of what its heads read; `passes`:
-    which of the two, if it runs twice."""
+    which of the two, if it runs twice; `by_threads`: TMA stores no states."""
     kernel: Kernel = text["kernel"]
     heads = _heads(kernel)
     values = []
@@ -60,6 +65,7 @@ def start(
     constants = [*(_group(program, name, heads, read) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     constants += ["NOTES=strong.shape[-1]"] * (text["notes"] and kernel.runs_twice)
     kept = [x for x, item in zip(values, text["tensors"], strict=False) if item["name"] in text["described"]]
+    kept = ["None"] * len(kept) if by_threads else kept
     measured = "" if kernel.whole else ", config.measured"
     constants += [f"TMA={states != 'None' and f'_is_by_tma(config, {states}{measured})'}" for states in kept]
     return [

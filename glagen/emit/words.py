@@ -6,8 +6,9 @@ import keyword
 
 WORDS = frozenset(
     """
-    torch triton tl F math os threading functools at_ti at_tj at_ij in_ti in_tj in_ij in_T in_K in_V B T H K V N i j t
-    s n b h row rows step chunk chunks program head causal earlier causal_T earlier_T diagonal upper lower side half
+    torch triton tl F math operator os threading functools at_ti at_tj at_ij in_ti in_tj in_ij in_T in_K in_V
+    B T H K V N i j t s n b h row rows step chunk chunks program head causal earlier causal_T earlier_T diagonal
+    upper lower side half
     same same_T alike between between_T between_before between_before_T inside leaf leaf_T leaf_before leaf_before_T
     level strip offset span span_T span_before span_before_T shift shift_T on_offset on_offset_T block_i block_j
     blocks_i blocks_j M sequence start length first left line slot slots first_slot place packing member group GROUP

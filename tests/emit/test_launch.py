@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
+import time
 
 import pytest
 import torch
@@ -45,8 +47,9 @@ class Kernel:
 class Compiled:
     def __init__(self, kernel: Kernel, number: int) -> None:
         self.kernel, self.number = kernel, number
+        self.src = self
 
-    function, packed_metadata = "function", "metadata"
+    function, packed_metadata, metadata = "function", "metadata", "more"
 
     def _init_handles(self):
         """On a GPU that has room for it."""
@@ -61,6 +64,8 @@ class Compiled:
 
 class Driver:
     """In place of Triton's, which needs a GPU."""
+
+    launcher_cls = staticmethod(lambda src, metadata: None)
 
     @staticmethod
     def get_current_stream(device: int) -> int:
@@ -257,6 +262,7 @@ class Launcher(Compiled):
     """What Triton takes for a kernel that it compiled: tells how it is called."""
 
     def __init__(self) -> None:
+        super().__init__(Kernel(), 0)
         self.calls = []
 
     def launch_metadata(self, grid, stream, *arguments) -> None:
@@ -460,6 +466,30 @@ def test_what_is_compiled_side_by_side_does_with_or_without_wgmma(module, monkey
     module._with_kernels(run, NUMBERS)
     assert seen == {("sound", None), ("unsound", "1")} and "DISABLE_MMA_V3" not in os.environ
     assert all(kernel.launched for kernel in kernels)
+
+
+def test_launchers_are_loaded_one_after_another(module, monkeypatch):
+    """By what builds, after threads have compiled them: of modules with one name that threads load at a time, Python
+    may give each other's."""
+    loading, alone = [], []
+
+    class Loaded(Compiled):
+        def _init_handles(self):
+            loading.append(self)
+            time.sleep(0.01)
+            self._run = "of any kernel"
+            loading.remove(self)
+
+    def launcher(src, metadata):
+        alone.append(not loading and threading.current_thread() is threading.main_thread())
+        return src, metadata
+
+    kernel = Kernel()
+    monkeypatch.setattr(Kernel, "warmup", lambda self, *_, grid, **constants: Loaded(self, constants["K"]))
+    monkeypatch.setattr(Driver, "launcher_cls", staticmethod(launcher))
+    module._build({"key": (kernel, [NUMBERS, 0.5, 48], [{"K": n, "STRONG": False} for n in range(8)], DEVICE)})
+    compiled = [x for x, *_ in module._built["key"]]
+    assert alone == [True] * 8 and all(x._run == (x, "more") for x in compiled)
 
 
 @pytest.mark.skipif(not known_triton(), reason="another Triton launches by itself")

@@ -169,16 +169,18 @@ def test_profilers_are_told_of_launches_that_would_be_repeated(module, monkeypat
 
 
 def test_a_record_keeps_no_tensor(module, monkeypatch):
-    """Nor does a run that repeats it, of what is large, but until the last kernel that needs it is launched."""
-    run, x, y = Run(module), given(), given(3)
+    """But one without elements. Nor does a run that repeats it, of what is large, but until the last kernel that needs
+    it is launched."""
+    run, x, y, made, alive, empty = Run(module), given(), given(3), [], [], torch.empty
     monkeypatch.setattr(module, "SMALL", 255)
+    monkeypatch.setattr(Compiled, "run", lambda *_: alive.append([r() is not None for r in made]))
     for _ in range(2):
         module._with_kernels(run, x, y, 0.5)
-    kept, made, alive, empty = weakref.ref(x), [], [], torch.empty
+    alive.clear()
+    kept = weakref.ref(x)
     monkeypatch.setattr(torch, "empty", lambda *a, **k: made.append(weakref.ref(x := empty(*a, **k))) or x)
-    monkeypatch.setattr(Compiled, "run", lambda *_: alive.append([r() is not None for r in made]))
     results = module._with_kernels(run, x, y, 0.5)
-    assert alive == 4 * [[True, True, True]] + 2 * [[False, True, True]] and len(results) == 3
+    assert alive == 4 * [[True, True]] + 2 * [[False, True]] and len(results) == 3
     del x
     assert kept() is None
 
