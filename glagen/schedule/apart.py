@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glagen.ir.chunk import ChunkProgram, Contract, Operand, inputs_of
-from glagen.ir.kernel import Kernel, Ready, written
+from glagen.ir.kernel import Kernel, Ready, read, written
 from glagen.schedule.kernels import needed
 from glagen.schedule.order import pruned
 from glagen.schedule.tile import axes_of, matrix
@@ -37,6 +37,8 @@ def made_apart(kernel: Kernel, matrices: tuple[Operand, ...]) -> Kernel:
     roots = [s.tile for s in kernel.stores] + [r for s in kernel.scans for r in s.reads]
     roots += [judge.sums for judge in kernel.judges]
     kept = frozenset(pruned([line for line in lines if not tiles & set(written(line))], roots))
-    if not kept <= frozenset(lines):  # a loop over blocks of which a part is needed
+    there = {name for line in kept for name in written(line)} | tiles
+    lost = {name for line in kept for name in read(line)} & made - there
+    if lost or not kept <= frozenset(lines):  # of blocks that make scores, a part is needed
         return kernel
     return replace(kernel, ready=ready, spared=frozenset(lines) - kept)

@@ -31,7 +31,7 @@ def lightened(lines: list[Line], looped: str | None, causal: bool) -> list[Line]
         if since is None:
             continue
         lines = [_unlimited(x, since) if isinstance(x, Blocks) and _is_anchored(x, gate) else x for x in lines]
-        if whole is not None and looped not in since.axes:  # in a loop, what blocks make is there for sums alone
+        if whole is not None:
             limit = judged(depth.limit) if causal else None
             lines = [_of_all_steps(x, since, whole, _growth(lines, gate), limit) for x in lines]
     return lines

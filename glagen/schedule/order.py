@@ -108,17 +108,19 @@ def phases(lines: list[Line], looped: str | None, roots: list[str]) -> tuple[Lin
         at = max((phase[n] for n in read(line) if n in phase), default=0)
         sums = inside and _accumulates(line)
         placed.append((at, inside, line))
+        summed = set(_added_to(line)) if sums else set()
         for name in written(line):
-            phase[name] = max(phase.get(name, 0), at + 1 if sums else at)
+            phase[name] = max(phase.get(name, 0), at + 1 if name in summed else at)
     placed = _late(placed)
     body: list[Line | Loop] = []
     last = max((at for at, _, _ in placed), default=0)
     for n in range(last + 1):
         body += [line for at, inside, line in placed if at == n and not inside]
         results = [line for at, inside, line in placed if at == n and inside and _accumulates(line)]
-        available = [line for at, inside, line in placed if at <= n and inside and not _accumulates(line)]
+        available = [line for at, inside, line in placed if at <= n and inside]
         if results:
-            inner = pruned([x for x in ordered if x in available or x in results], _needs(results))
+            inner = [x if x in results else _without_sums(x) for x in ordered if x in available]
+            inner = pruned([x for x in inner if x is not None], _needs(results))
             body.append(Loop(looped, _covers_first(inner)))
     return tuple(body)
 
@@ -151,8 +153,21 @@ def _needs(lines: list[Line]) -> list[str]:
 
 
 def _accumulates(line: Line) -> bool:
+    return bool(_added_to(line))
+
+
+def _added_to(line: Line) -> tuple[str, ...]:
+    """Names that a line adds to."""
     inner = line.body if isinstance(line, Blocks) else (line,)
-    return any(not isinstance(x, Load) and x.accumulate for x in inner)
+    return tuple(x.name for x in inner if not isinstance(x, Load) and x.accumulate)
+
+
+def _without_sums(line: Line) -> Line | None:
+    """What of a line adds to nothing; None if it all does."""
+    if isinstance(line, Blocks):
+        body = tuple(x for x in line.body if not x.accumulate)
+        return replace(line, body=body) if body else None
+    return None if _accumulates(line) else line
 
 
 def pruned(lines: list[Any], roots: list[str]) -> list[Any]:
