@@ -55,7 +55,8 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         f"    {pieces(kernels['states'], 'H')}",
         '    if _stays_on_chip("fused", states, N * pieces * M, K, V, dtype):',
         "        if pieces > 1:",
-        f"            {initials[0]} = _entering_triton({', '.join([*given[:-1], 'pieces', *finals])})",
+        f"            {', '.join([*initials, *noted(kernels['states'])])} = _entering_triton("
+        f"{', '.join([*given[:-1], 'pieces', *finals])})",
         "        N, T = N * pieces, T // pieces",
         *indented(_on_chip(program, kernels), 2),
         "    else:",
@@ -81,7 +82,10 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     return [
         f'{chunk_states(state, "H")} if states != "recomputed" else None',
         *configure(program, text),
-        *start(program, text, nothing, passes="[:1]"),
+        "if pieces > 1 and programs == N * H:",
+        "    again = strong  # by the same walks",
+        "else:",
+        *indented(start(program, text, nothing, passes="[:1]")),
         *start(program, text, last | {state: f"{name} if kept else None"}, passes=f"[1 : 3 if {name} is None else 2]"),
         f"if {name} is not None:  # of what is strong: right states, then outputs of all its chunks at once",
         *indented(

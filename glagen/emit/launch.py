@@ -34,7 +34,7 @@ def configure(program: ChunkProgram, text: KernelText, within: str = "") -> list
     if kernel.runs_twice:
         lines.append(f"programs = {_programs(text)}")
     if kernel.runs_twice and kernel.scans:
-        lines.append("again = _empty(programs, dtype=torch.int8, device=device)")
+        lines.append("again = _empty(programs, 1, dtype=torch.int8, device=device)")
     elif noted(text) and not kernel.runs_twice:
         lines.append(new("strong", "N", heads, " * ".join(grid), dtype="torch.int8"))
     return lines
@@ -63,7 +63,7 @@ def start(
         values += ["slots // strong.shape[0]" if text["notes"] else "again", "programs"]
     values += [*text["scalars"], "T", heads]
     constants = [*(_group(program, name, heads, read) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
-    constants += ["NOTES=strong.shape[-1]"] * (text["notes"] and kernel.runs_twice)
+    constants += [f"NOTES={'strong' if text['notes'] else 'again'}.shape[-1]"] * kernel.runs_twice
     kept = [x for x, item in zip(values, text["tensors"], strict=False) if item["name"] in text["described"]]
     kept = ["None"] * len(kept) if by_threads else kept
     measured = "" if kernel.whole else ", config.measured"

@@ -41,8 +41,8 @@ def _entering(program: ChunkProgram, text: KernelText) -> list[str]:
     from_zero = {initial: "None", state.name: "None", final: "ends"}
     return [
         f"def _entering_triton({', '.join(arguments(program))}, {initial}, {PACKED}, packing, pieces, {final}):",
-        '    """The states that enter each piece of a sequence [N * pieces, H, K, V]; the final ones go where they are',
-        '    wanted."""',
+        f'    """The states that enter each piece of a sequence [N * pieces, H, K, V]{_notes(text)}; the final ones go',
+        '    where they are wanted."""',
         *head(program),
         *indented(
             [
@@ -50,7 +50,7 @@ def _entering(program: ChunkProgram, text: KernelText) -> list[str]:
                 *configure(program, text),
                 new("ends", "N", "H", "K", "V"),
                 *_from_zero(program, text, from_zero, "H"),
-                f"return _carried(pieces, ends, {initial}, {final}{_given(program)})",
+                f"return {', '.join([f'_carried(pieces, ends, {initial}, {final}{_given(program)})', *noted(text)])}",
             ]
         ),
     ]
@@ -71,7 +71,7 @@ def _states(program: ChunkProgram, text: KernelText) -> list[str]:
             [
                 pieces(text, "H"),
                 "if pieces > 1:",
-                f"    {initial} = _entering_triton({given}, pieces, {final})",
+                f"    {initial}{', _' * len(noted(text))} = _entering_triton({given}, pieces, {final})",
                 *_cut(program, text),
                 *start(program, text, from_there),
                 f"return {results}",

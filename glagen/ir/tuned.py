@@ -20,7 +20,8 @@ DTYPES = ("bfloat16", "float16", "float32")
 class Tuned:
     """Tiles of one kernel that were right, and faster than the rule's, for heads of up to K by V columns.
 
-    K and V are powers of two. `rule` and `measured` are milliseconds of the kernel in `workload`, on `device`.
+    K and V are powers of two. `rule` and `measured` are milliseconds on `device`: of the kernel in `workload`, unless
+    that says of what else.
     """
 
     architecture: int  # the major compute capability

@@ -46,10 +46,9 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     by_wgmma = any(_adds_by_wgmma(program, covers, kernel) for kernel in kernels)
     faster_fused = _faster_fused(program, by_wgmma)
     exact = _needs_exact_states(program.recurrence)
-    sides = set(gated_sides(program))
-    # right and faster beside gates on keys; beside a scalar gate or none no faster, and beside gates on values alone
-    # faster in a tile that ptxas gets wrong
-    walks = {x.kernel for x in measured if x.kernel in WALKS} if not exact else set()
+    by_columns = bool({"K", "V"} & set(gated_sides(program)))
+    # TMA is faster beside gates with columns; beside a scalar gate or none it is not
+    walks = {x.kernel for x in measured if x.kernel in WALKS} if by_columns and not exact else set()
     results = [o.name for o in program.outputs] + [s.end for s in program.states]
     gradients = [p.name for g in program.gradients for p in g.parts] + [s.adjoint for s in program.states]
     return Schedule(
@@ -61,7 +60,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         _twin(program, covers, gradients, causal=False),
         certificate(program, covers),
         tuple((k.name, faster_fused[k.name]) for k in kernels if k.name in faster_fused),
-        bool({"K", "V"} & sides),
+        by_columns,
         by_wgmma,
         tuple(k.name for k in kernels if k.name in walks or (k.whole and by_wgmma)),
         exact,

@@ -93,6 +93,15 @@ def test_modules_compile(name, tmp_path):
     py_compile.compile(str(ROOT / "generated" / f"{name}.py"), cfile=str(tmp_path / "x.pyc"), doraise=True)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_width_of_a_step_is_one_product(name):
+    """A row times heads, times columns, is a shift of a product, which ptxas once got wrong (see README, "Limits")."""
+    text = (ROOT / "generated" / f"{name}.py").read_text()
+    steps = re.findall(r"= row\[.*?\] \* (\S+|\(.*\)) \+ \w\[", text)
+    assert steps and all(re.fullmatch(r"\(\(?H[^+]*\)? \* \w\)", step) for step in steps)
+    assert "(row * " not in text
+
+
 def test_modules_work_without_triton():
     paths = [str(ROOT / "generated" / f"{name}.py") for name in NAMES]
     run = subprocess.run([sys.executable, "-c", WITHOUT_TRITON, *paths], capture_output=True, text=True)
@@ -111,6 +120,7 @@ def test_modules_import_torch_and_triton_alone(name):
         "functools",
         "os",
         "math",
+        "operator",
         "threading",
         "torch",
         "triton",

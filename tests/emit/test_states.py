@@ -76,6 +76,8 @@ def test_large_chunk_states_are_stored_by_tma(monkeypatch, capability, K, V, dty
         ("gla", 128, 128, False),  # no row of the table
         ("gla_kv", 128, 256, True),
         ("gla_kv", 64, 64, False),  # a row, of 32 by 64
+        ("gla_v", 256, 512, True),
+        ("gla_v", 128, 128, False),
     ],
 )
 def test_walks_store_by_tma_where_the_table_says_so(monkeypatch, name, K, V, is_by_tma):
@@ -86,9 +88,28 @@ def test_walks_store_by_tma_where_the_table_says_so(monkeypatch, name, K, V, is_
     assert module._is_by_tma(config, states, config.measured) is is_by_tma
 
 
-def test_gates_on_values_alone_have_no_walks_by_tma():
-    """Their fastest tile is one whose addresses ptxas gets wrong at 128 by 256."""
-    assert not hasattr(generated("gla_v"), "_is_by_tma")
+@pytest.mark.parametrize("name", ["linear_attn", "simple_gla"])
+def test_without_gates_of_columns_threads_store(name):
+    assert not hasattr(generated(name), "_is_by_tma")
+
+
+@pytest.mark.parametrize(
+    ("T", "heads", "looks"),
+    [
+        (32 * 128, 8, False),
+        (32 * 63, 8, True),  # one piece
+        (32 * 128, 16, True),  # two heads of outputs read one of the state, and walks for what enters are of the latter
+    ],
+)
+def test_who_has_seen_all_of_a_piece_need_not_look_at_its_first_chunk(monkeypatch, T, heads, looks):
+    module, found = generated("gla"), []
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
+    monkeypatch.setattr(module, "_stays_on_chip", lambda *_: True)
+    monkeypatch.setattr(module, "_launch", lambda *_, passes=({},), **__: found.extend(passes))
+    q = torch.zeros(1, T, heads, 64, dtype=BF16)
+    k = v = g = q[:, :, :8]
+    module._forward_triton(1.0, q, k, v, g, None, None, "saved")
+    assert [x.get("PEEK") for x in found].count(True) == looks and found[-1]["STRONG"]
 
 
 @pytest.mark.parametrize("states", ["saved", "recomputed"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glagen.ir.expr import Apply, Ref
+from glagen.ir.expr import Apply, Ref, refs
 from glagen.ir.kernel import FORWARD, Assign, Blocks, Depth, Kernel, Loop, RowSum, Store, read, written
 from glagen.schedule.mild import unguarded
 from tests.mutation.judge import SPECS, plan_of
@@ -91,6 +91,19 @@ def test_growths_stay_in_their_loop(name):
     for kernel in plan_of(name, "guarded").kernels:
         loops = [item for item in kernel.body if isinstance(item, Loop)]
         assert len(loops) <= 1, kernel.name
+
+
+def test_decays_to_the_end_take_growths_that_are_there():
+    """In loops over a gate's columns, too, where the decay over the chunk is wanted as well."""
+    kernels = {k.name: k for k in plan_of("gla_kv", "guarded").kernels}
+    for name in ("key_gradients", "value_gradients"):
+        ends = {x.name: x for x in assigns(kernels[name]) if x.name.endswith("_to_end") and "gate" in x.name[:5]}
+        for side in ("k", "v"):
+            mild = ends[f"gate_{side}_to_end"].mild
+            assert mild is not None and {r.name for r in refs(mild)} == {
+                f"gate_{side}_up_anchored",
+                f"gate_{side}_whole",
+            }
 
 
 def test_tiles_that_are_stored_alone_are_not_guarded():
