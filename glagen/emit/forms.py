@@ -227,7 +227,7 @@ def _twice(program: ChunkProgram, text: KernelText, renamed: dict[str, str]) -> 
         *configure(program, text),
         *start(program, text, nothing | {f"{program.states[0].adjoint}_initial": "None"}, passes="[:1]"),
         *start(program, text, renamed, passes="[1:2]"),
-        *start(program, text, nothing, passes="[2:]"),
+        *start(program, text, nothing, passes="[2:]", by_threads=True),
         "strong = again.view(N, M, -1)",
     ]
 

@@ -7,6 +7,7 @@ import os
 import re
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -57,6 +58,8 @@ class Compiled:
     def run(self, x, y, z, stream, function, metadata, of_launch, enter, leave, *arguments):
         assert (function, metadata, of_launch, enter, leave) == ("function", "metadata", None, None, None)
         self.kernel.launched.append((self.number, (x, y, z), arguments, stream))
+
+    run.global_scratch_size, run.profile_scratch_size = 8, 0  # what Triton 3.6 looks at, if it is that
 
     def __getitem__(self, grid):
         return lambda *arguments, stream: self.kernel.hooked.append((self.number, grid, arguments, stream))
@@ -490,6 +493,16 @@ def test_launchers_are_loaded_one_after_another(module, monkeypatch):
     module._build({"key": (kernel, [NUMBERS, 0.5, 48], [{"K": n, "STRONG": False} for n in range(8)], DEVICE)})
     compiled = [x for x, *_ in module._built["key"]]
     assert alone == [True] * 8 and all(x._run == (x, "more") for x in compiled)
+
+
+@pytest.mark.parametrize(("version", "scratch", "past"), [("3.6.0", 0, True), ("3.6.0", 8, False), ("3.7.1", 0, False)])
+def test_calls_alike_go_past_the_launcher_of_triton_3_6(module, monkeypatch, version, scratch, past):
+    """Where it would ask for no memory; in the order in which it calls what launches."""
+    monkeypatch.setattr(module.triton, "__version__", version)
+    sizes = {"global_scratch_size": scratch, "profile_scratch_size": 0}
+    launcher = SimpleNamespace(launch="launch", launch_cooperative_grid="grid", launch_pdl="pdl", **sizes)
+    found = module._launcher(SimpleNamespace(run=launcher, function="function"))
+    assert found == (("launch", ("function", "grid", "pdl", None, None)) if past else (launcher, ("function",)))
 
 
 @pytest.mark.skipif(not known_triton(), reason="another Triton launches by itself")
