@@ -57,7 +57,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         "        if pieces > 1:",
         f"            {', '.join([*initials, *noted(kernels['states'])])} = _entering_triton("
         f"{', '.join([*given[:-1], 'pieces', *finals])})",
-        "        N, T = N * pieces, T // pieces",
+        "        N = N * pieces",
         *indented(_on_chip(program, kernels), 2),
         "    else:",
         f"        {', '.join([name, *noted(kernels['states'])])} = _states_triton({', '.join(given)})",
@@ -78,6 +78,7 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     outs = {o.name: "None" for o in program.outputs}
     nothing = outs | {state: "None", final: "None"}
     reads = kernels["outputs"]
+    each = "math.gcd(slots // B, _blocks(slots // B, pieces))"  # of the chunks of a sequence, and of a piece
     unmade = {ready.tensor: "None" for ready in reads["kernel"].ready if _judged(kernels)}  # nor were they for the walk
     return [
         f'{chunk_states(state, "H")} if states != "recomputed" else None',
@@ -92,7 +93,7 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
             [
                 *start(program, text, outs | last, passes="[2:]", by_threads=True),
                 "strong = again.view(N, H, -1)",
-                *configure(program, reads, within=f"slots // N if {PACKED} is None else 1"),  # others have no states
+                *configure(program, reads, within=f"{each} if {PACKED} is None else 1"),  # others have no states
                 *start(program, reads, unmade, passes="[1:]"),
             ]
         ),
@@ -206,7 +207,7 @@ def _walk_back_on_chip(
     heads = [heads_of(d) for d in program.recurrence.declarations if f"d{d.name}" in outs]
     on_chip = [_asked(outs, order), *(f"{number} == M" for number in heads)]
     on_chip.append(f'_stays_on_chip("{role}", "saved", N * M, K, V, dtype)')
-    renamed = {target: name for target, (name, _, _) in buffers.items()}
+    renamed = {target: name for target, (name, _, _) in buffers.items()} | {"pieces": "1"}
     return [
         *(f"{name} = {made} if needs[{order[target]}] else None" for target, (name, made, _) in buffers.items()),
         f"on_chip = {' and '.join(on_chip)}",
@@ -222,7 +223,7 @@ def _walk_back_on_chip(
 
 def _twice(program: ChunkProgram, text: KernelText, renamed: dict[str, str]) -> list[str]:
     """The walk back where gates may be strong: of what is mild all, of all else the gradients of states alone."""
-    nothing = dict.fromkeys(renamed, "None")
+    nothing = dict.fromkeys(renamed, "None") | {"pieces": "1"}
     return [
         *configure(program, text),
         *start(program, text, nothing | {f"{program.states[0].adjoint}_initial": "None"}, passes="[:1]"),

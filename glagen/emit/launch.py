@@ -57,10 +57,10 @@ def start(
         tensor: Tensor = item["tensor"]
         name = tensor.name.removesuffix("_out")
         values.append(renamed.get(name, identifier(name)))
-    values += [PACKED, "first_slot"] if kernel.scans else ["place", "slots"]
+    values += [PACKED, "first_slot", renamed.get("pieces", "pieces")] if kernel.scans else ["place", "slots"]
     values += noted(text)
     if kernel.runs_twice:
-        values += ["slots // strong.shape[0]" if text["notes"] else "again", "programs"]
+        values += ["strong.shape[0] // B" if text["notes"] else "again", "programs"]
     values += [*text["scalars"], "T", heads]
     constants = [*(_group(program, name, heads, read) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     constants += [f"NOTES={'strong' if text['notes'] else 'again'}.shape[-1]"] * kernel.runs_twice

@@ -46,7 +46,7 @@ def _entering(program: ChunkProgram, text: KernelText) -> list[str]:
         *head(program),
         *indented(
             [
-                "N, T = N * pieces, T // pieces",
+                "N = N * pieces",
                 *configure(program, text),
                 new("ends", "N", "H", "K", "V"),
                 *_from_zero(program, text, from_zero, "H"),
@@ -117,8 +117,8 @@ def pieces(text: KernelText, heads: str) -> str:
 
 
 def _cut(program: ChunkProgram, text: KernelText) -> list[str]:
-    """Pieces are sequences from here on."""
-    return ["N, T = N * pieces, T // pieces", *configure(program, text)]
+    """Pieces count as sequences from here on."""
+    return ["N = N * pieces", *configure(program, text)]
 
 
 def _from_zero(program: ChunkProgram, text: KernelText, renamed: dict[str, str], heads: str) -> list[str]:

@@ -189,23 +189,24 @@ def test_walks_of_few_heads_take_the_rule_for_narrow_tiles(monkeypatch):
 
 
 @pytest.mark.parametrize("walks", [1, 2, 16, 33, 34, 300])
-@pytest.mark.parametrize("chunks", [63, 64, 66, 1024, 4096])
+@pytest.mark.parametrize("chunks", [63, 64, 65, 313, 1024, 3125, 4096])
 def test_long_sequences_of_few_heads_are_cut(module, monkeypatch, walks, chunks):
-    """Into pieces that are worth it: for each multiprocessor one program and more, and no more than two, or four that
-    have a while to walk; there are twice as many if they may be."""
+    """Into pieces that are worth it, of as many chunks, but the last: for each multiprocessor one program and more, and
+    no more than two, or four that have a while to walk; there would be twice as many if they might be."""
     multiprocessors = 132
     monkeypatch.setattr(module, "_multiprocessors", lambda: multiprocessors)
-    pieces = module._pieces("states", walks, 64, 64, chunks * module.CHUNK, torch.bfloat16)
+    pieces = module._pieces("states", walks, 64, 64, chunks * module.CHUNK - 5, torch.bfloat16)
 
     def worth(pieces: int) -> bool:
-        most = 4 if chunks // pieces >= 4 * module.PIECE else 2
-        whole = chunks % pieces == 0 and chunks // pieces >= module.PIECE
-        return whole and walks * pieces <= most * multiprocessors
+        each = -(-chunks // pieces)
+        most = 4 if each >= 4 * module.PIECE else 2
+        return each >= module.PIECE and walks * pieces <= most * multiprocessors
 
     if chunks < module.LONG or 4 * walks > multiprocessors:
         assert pieces == 1
     else:
-        assert (pieces == 1 or worth(pieces)) and not worth(2 * pieces)
+        assert (pieces == 1 or worth(pieces)) and not worth(2 << (pieces - 1).bit_length())
+        assert (pieces - 1) * -(-chunks // pieces) < chunks, "one is empty"
 
 
 def test_states_that_are_float64_on_the_way_are_not_cut(monkeypatch):

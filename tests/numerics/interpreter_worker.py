@@ -283,7 +283,8 @@ def runs_again(module: ModuleType, **given: torch.Tensor | str | None) -> dict[s
 
 
 def in_pieces(name: str, chunks: int, on_chip: bool = False) -> list[dict]:
-    """The rows of a spec whose sequences are walked along in two pieces of so many chunks, as on a GPU with room."""
+    """The rows of a spec whose sequences are walked along in two pieces, one of so many chunks and one of three steps,
+    as on a GPU with room."""
     module = generated(name)
     if on_chip:
         keep_on_chip(module)
@@ -303,7 +304,7 @@ def in_pieces(name: str, chunks: int, on_chip: bool = False) -> list[dict]:
     report = verify(
         document_of(spec_text(name)),
         module,
-        cases=[Case(2, 2 * chunks * module.CHUNK, 2, 5, 6)],
+        cases=[Case(2, chunks * module.CHUNK + 3, 2, 5, 6)],
         precisions=["fp32"],
         regimes=["reset"],
         modes=["saved"],
