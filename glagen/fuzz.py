@@ -53,8 +53,12 @@ def attempt(seed: int, number: int) -> Entry:
         document, module = parse(source), load(source)
         problem = draw(document, entry["regime"], entry["case"], number)
         expected = reference_results(document, problem, CPU)
+        # what overflows there says nothing, as a derivative of sigmoid(x) ** (1/16) may at -744
+        silent = {name: x.isinf() for name, x in expected.items()}
+        expected = {name: x.masked_fill(silent[name], 0) for name, x in expected.items()}
         for mode in MODES:
             actual = op_results(document, module, problem, PRECISION, CPU, mode)
+            actual = {name: x.masked_fill(silent[name], 0) for name, x in actual.items()}
             labels = (entry["regime"], str(entry["case"]), PRECISION.name, mode)
             bad = [row for row in compare(document, actual, expected, PRECISION, labels) if not row.ok]
             fault = fault or "; ".join(f"{row.quantity} errs {row.error:.1e}" for row in bad)

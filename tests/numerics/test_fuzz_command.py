@@ -27,6 +27,20 @@ def test_what_is_wrong_has_one(monkeypatch):
     assert "o errs 1.0e-02" in fuzz.attempt(0, 0)["fault"]
 
 
+def test_where_the_recurrence_overflows_nothing_is_wrong_but_elsewhere(monkeypatch):
+    right, ours = fuzz.reference_results, fuzz.op_results
+
+    def overflowing(*args):
+        results = right(*args)
+        results["d x0"][0, 0] = float("inf")
+        return results
+
+    monkeypatch.setattr(fuzz, "reference_results", overflowing)
+    assert fuzz.attempt(0, 0)["fault"] == ""
+    monkeypatch.setattr(fuzz, "op_results", lambda *args: {n: 1.01 * x for n, x in ours(*args).items()})
+    assert "d x0 errs 1.0e-02" in fuzz.attempt(0, 0)["fault"]
+
+
 def test_a_spec_that_does_not_compile_has_one(monkeypatch):
     monkeypatch.setattr(fuzz, "any_spec", lambda dice: "name: op\n")
     assert fuzz.attempt(0, 0)["fault"].startswith("SpecError")
