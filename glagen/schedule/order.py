@@ -106,11 +106,10 @@ def phases(lines: list[Line], looped: str | None, roots: list[str]) -> tuple[Lin
     for line in ordered:
         inside = looped in _axes_used(line)
         at = max((phase[n] for n in read(line) if n in phase), default=0)
-        sums = inside and _accumulates(line)
+        sums = _added_to(line) if inside else ()
         placed.append((at, inside, line))
-        summed = set(_added_to(line)) if sums else set()
         for name in written(line):
-            phase[name] = max(phase.get(name, 0), at + 1 if name in summed else at)
+            phase[name] = max(phase.get(name, 0), at + 1 if name in sums else at)
     placed = _late(placed)
     body: list[Line | Loop] = []
     last = max((at for at, _, _ in placed), default=0)
