@@ -47,9 +47,10 @@ def start(
     read: str = "H",
     passes: str = "",
     by_threads: bool = False,
+    config: str = "config",
 ) -> list[str]:
-    """One launch of a kernel that is configured. `read`: how many heads there are of what its heads read; `passes`:
-    which of the two, if it runs twice; `by_threads`: TMA stores no states."""
+    """One launch of a kernel that is configured, as `config` says. `read`: how many heads there are of what its heads
+    read; `passes`: which of the two, if it runs twice; `by_threads`: TMA stores no states."""
     kernel: Kernel = text["kernel"]
     heads = _heads(kernel)
     values = []
@@ -73,7 +74,7 @@ def start(
         f"    {text['function']}, {'programs' if kernel.runs_twice else _programs(text)}, device,",
         f"    {', '.join(values)},",
         f"    {', '.join(constants)},",
-        f"    {f'passes={_passes(kernel)}(programs){passes}, ' * kernel.runs_twice}config=config,",
+        f"    {f'passes={_passes(kernel)}(programs){passes}, ' * kernel.runs_twice}config={config},",
         ")",
     ]
 

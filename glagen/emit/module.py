@@ -25,6 +25,7 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import FORWARD, WALKS, Judge, Kernel
 from glagen.ir.recurrence import Composite, Recurrence
 from glagen.ir.schedule import Growth, Schedule
+from glagen.ir.tuned import CROWDED
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
 NO_CHECKSUM = "0" * 16  # in the header, while the module's is computed
@@ -108,7 +109,8 @@ def _context(schedule: Schedule) -> dict[str, Any]:
     in_turn = any(k["runs"] for k in kernels)
     twin = _twin(schedule)
     roles = {k["role"]: k for k in kernels}
-    run = [*walks(program, roles), *scores(program, roles), *launches(program, roles)]
+    crowded = any(x.kernel == CROWDED for x in schedule.tuned)
+    run = [*walks(program, roles), *scores(program, roles), *launches(program, roles, crowded)]
     context: dict[str, Any] = {
         "name": rec.name,
         "op": rec.part_of or rec.name,  # what messages call it
@@ -132,6 +134,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "forward": ", ".join(f'"{k.name}"' for k in schedule.kernels if k.name in FORWARD),
         "walks": ", ".join(f'"{name}"' for name in WALKS),
         "tuned": schedule.tuned,
+        "crowded": CROWDED if crowded else "",
         "from_shared": [roles[k.name]["function"] for k in schedule.kernels if k.whole and schedule.fused_by_wgmma],
         "by_tma": schedule.stored_by_tma,
         "walks_by_tma": any(name in WALKS for name in schedule.stored_by_tma),

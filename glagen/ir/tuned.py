@@ -14,6 +14,7 @@ from typing import Any
 from glagen.files import write_text
 
 DTYPES = ("bfloat16", "float16", "float32")
+CROWDED = "fused_crowded"  # the kernel `fused`, where it stores no states and multiprocessors have two programs each
 
 
 @dataclass(frozen=True, slots=True)

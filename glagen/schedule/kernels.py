@@ -95,7 +95,7 @@ def build(
     roots = [s.tile for s in stores] + [r for s in scans for r in s.reads] + [judge.sums for judge in judges]
     body = begun(phases(lines, shape.looped, roots))
     if shape.whole:
-        body = heaviest_first(body, roots)
+        body = heaviest_first(body, roots, () if all_turned else carried)
     for axis in blocked:
         require_whole(body, stores, axis)
     return Kernel(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
@@ -34,9 +35,10 @@ def begun(body: tuple[Line | Loop, ...]) -> tuple[Line | Loop, ...]:
     return tuple(found)
 
 
-def heaviest_first(body: tuple[Line | Loop, ...], roots: list[str]) -> tuple[Line | Loop, ...]:
+def heaviest_first(body: tuple[Line | Loop, ...], roots: list[str], carried: Container[str]) -> tuple[Line | Loop, ...]:
     """The same lines, in an order that keeps few results waiting: of what a line reads, first what takes most dots;
-    before a sum begins, what dots are to add to it. What is loaded stays in front. Requires: no loops."""
+    before a sum begins, what dots are to add to it; before a carried state is read, the sums of tiles over an axis that
+    can be taken by then. What is loaded stays in front. Requires: no loops."""
     lines = [line for line in body if not isinstance(line, Loop)]
     makers: dict[str, list[Line]] = {}
     for line in lines:
@@ -72,7 +74,29 @@ def heaviest_first(body: tuple[Line | Loop, ...], roots: list[str]) -> tuple[Lin
 
     for name in roots:
         visit(name)
-    return tuple(ordered)
+    return tuple(_summed_before(ordered, carried))
+
+
+def _summed_before(lines: list[Line], carried: Container[str]) -> list[Line]:
+    """The same lines, with sums of tiles over an axis, and what is computed of such, before states are read, where what
+    they read is there by then: tiles need not wait for their sums while all registers are taken. (H200, Triton 3.6.0,
+    gla's forward on chip, K=V=128, four warps: a thread spills 200 bytes, not 352, and it takes 0.65 ms, not 0.69.)"""
+    first = next((n for n, line in enumerate(lines) if any(name in carried for name in read(line))), len(lines))
+    early, late = lines[:first], list[Line]()
+    summed = set[str]()
+    for line in lines[first:]:
+        sums = isinstance(line, Assign) and (_sums_a_tile(line) or (len(line.axes) < 2 and set(read(line)) & summed))
+        waits_for = {name for x in late for name in written(x)}
+        if sums and not (set(read(line)) | set(written(line))) & waits_for:
+            early.append(line)
+            summed |= set(written(line))
+        else:
+            late.append(line)
+    return early + late
+
+
+def _sums_a_tile(line: Assign) -> bool:
+    return bool(line.over) and len({*line.axes, *line.over}) == 2
 
 
 def _axes_used(line: Line) -> set[str]:

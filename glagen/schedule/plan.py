@@ -12,7 +12,7 @@ from glagen.ir.invariants import require_sound
 from glagen.ir.kernel import WALKS, Kernel, Line, Scan
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import Options, Schedule
-from glagen.ir.tuned import Tuned
+from glagen.ir.tuned import CROWDED, Tuned
 from glagen.schedule.apart import made_apart, scores
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
@@ -27,6 +27,7 @@ from glagen.schedule.tiles import (
     STATES_TURNED,
     chunk_of,
     gated_sides,
+    has_room,
     shipped,
 )
 
@@ -42,7 +43,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     measured = _measured(program, chunk, options)
     apart = scores(program) if any(x.kernel == "scores" for x in measured) else ()
     kernels = _kernels(program, covers, apart)
-    names = {kernel.name for kernel in kernels}
+    names = {kernel.name for kernel in kernels} | {CROWDED for k in kernels if k.name == "fused" and has_room(k)}
     by_wgmma = any(_adds_by_wgmma(program, covers, kernel) for kernel in kernels)
     faster_fused = _faster_fused(program, by_wgmma)
     exact = _needs_exact_states(program.recurrence)

@@ -6,7 +6,7 @@ import pytest
 
 from glagen.check import check
 from glagen.derive import derive
-from glagen.ir.kernel import Blocks, Kernel, Load
+from glagen.ir.kernel import Assign, Blocks, Kernel, Load, read, written
 from glagen.ir.schedule import Options
 from glagen.schedule import schedule
 from tests.mutation.judge import COVERS, SPECS, plan_of
@@ -53,3 +53,19 @@ def test_sums_begin_before_they_grow(name, cover):
 def test_sums_of_two_writes_begin_before_they_grow():
     for kernel in schedule(derive(check(document_of(TWO_WRITES))), Options()).kernels:
         assert not begun_too_late(kernel), kernel.name
+
+
+@pytest.mark.parametrize("cover", COVERS)
+@pytest.mark.parametrize("name", ["gla", "gla_sigmoid", "hgrn2", "rwkv6"])
+def test_tiles_do_not_wait_for_their_sums_while_states_are_read(name, cover):
+    """What sums a tile over an axis, of what is there before, comes before any dot with the state."""
+    for kernel in (k for k in plan_of(name, cover).kernels if k.whole):
+        carried, waits = {scan.tile for scan in kernel.scans}, set[str]()
+        sums = 0
+        for line in kernel.lines:
+            if waits and isinstance(line, Assign) and line.over:
+                assert set(read(line)) & waits, line.name
+            if set(read(line)) & (carried | waits):
+                waits |= set(written(line))
+            sums += isinstance(line, Assign) and bool(line.over)
+        assert waits and sums, kernel.name

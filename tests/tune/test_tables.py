@@ -12,13 +12,14 @@ from click.testing import CliRunner
 from glagen.cli import main
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import Tuned, merged, read_table, write_table
+from glagen.ir.tuned import CROWDED, Tuned, merged, read_table, write_table
 from glagen.loader import import_text
 from glagen.pipeline import compile_spec
 from glagen.schedule.tiles import shipped
 from tests.numerics.helpers import ROOT, spec_text
 
 ONE = Tuned(9, "K", 32, "outputs", "bfloat16", 128, 128, 64, 128, 8, 2, 1, 0.85, 0.7, "B1", "a GPU, torch 2, Triton 3")
+FEWER = replace(ONE, kernel=CROWDED, block_K=128, warps=4, stages=3)
 
 
 def test_a_table_comes_back(tmp_path):
@@ -34,6 +35,47 @@ def test_later_entries_take_the_place_of_earlier_ones():
 
 def test_the_shipped_table_is_in_order():
     assert shipped() == merged(shipped())
+
+
+def test_a_crowd_has_tiles_like_those_it_is_in_the_place_of():
+    """By which its programs were counted: it is not taken beside others."""
+    rule = {"K": (128, 128)}  # see schedule/tiles.py
+    for x in shipped():
+        if x.kernel == CROWDED:
+            like = [y for y in shipped() if y.key == replace(x, kernel="fused").key]
+            tile = (like[0].block_K, like[0].block_V) if like else rule[x.gates]
+            assert (x.block_K, x.block_V) == tile
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fits"),
+    [
+        ("", "", True),
+        ("name: gla\n", "name: another\n", True),
+        ("q[t,i] * S", "silu(q[t,i]) * S", False),
+        ("k[t,i] * v", "sigmoid(k[t,i]) * v", False),
+        ("S[t,i,j])\n", "(S[t-1,i,j] + k[t,i] * v[t,j]))\n", False),
+    ],
+    ids=["as it is", "by any name", "queries computed", "keys computed", "a write of its own step"],
+)
+def test_half_as_many_threads_take_what_leaves_them_room(old, new, fits, monkeypatch):
+    """Of kernels that compute more of tensors none does: they were slower so."""
+    pytest.importorskip("triton")
+    text = spec_text("gla")
+    assert old in text
+    module = import_text(compile_spec(Source("gla.yaml", text.replace(old, new)), Options(tuned=(FEWER,))))
+    assert (("fused_crowded", 9, torch.bfloat16, 128, 128) in getattr(module, "TUNED", {})) == fits
+    if fits:
+        monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
+        monkeypatch.setattr(module, "_capability", lambda: 9)
+        config = module._config("fused", 128, 128, torch.bfloat16)
+        found = {n: module._crowded(config, n, 128, 128, torch.bfloat16) for n in (1, 132, 133, 1000)}
+        assert [x["num_warps"] for x in found.values()] == [8, 8, 4, 4] and found[1] is config
+        assert {**found[133], "num_warps": 8} == config  # tiles alike, and all else
+        narrow = {**config, "BLOCK_V": 64}  # its programs were counted by other tiles
+        assert module._crowded(narrow, 1000, 128, 128, torch.bfloat16) is narrow
+        assert module._crowded(config, 1000, 64, 128, torch.bfloat16) is config
+        assert module._crowded(config, 1000, 128, 128, torch.float16) is config
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from glagen.bench import Workload
 from glagen.cli import main
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import read_table
+from glagen.ir.tuned import CROWDED, read_table
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
@@ -42,6 +42,7 @@ from glagen.verify import verify
 
 def few(planned, kernel, workload, device, all=tuning.candidates):
     rows = {"key_gradients": ((16, 32, 4, 1, 1), (16, 32, 4, 2, 8)), "scores": ((16, 32, 4, 2, 8),)}
+    rows["fused"] = ((16, 32, 4, 2, 1), (16, 32, 8, 2, 1))
     found = all(planned, kernel, workload, device)
     return [x for x in found if (x.block_K, x.block_V, x.warps, x.stages, x.run) in rows.get(kernel.name, ())]
 
@@ -127,8 +128,29 @@ def test_kernels_are_tuned_where_they_run(tmp_path):
         check=True,
     )
     kept = [line.split(" ", 3) for line in run.stdout.splitlines() if line.startswith("kept")]
-    assert kept == [["kept", kernel, "16", "B1 T40 H2 K16 V32"] for kernel in ("key_gradients", "scores")]
-    assert [n for n in "0123" if f"checking {n} configurations" in run.stdout] == ["1", "2"]
+    assert [kernel for _, kernel, _, _ in kept] == ["fused", "fused_crowded", "key_gradients", "scores"]
+    assert all((key, workload) == ("16", "B1 T40 H2 K16 V32") for *_, key, workload in kept)
+    assert [n for n in "0123456" if f"checking {n} configurations" in run.stdout] == ["1", "6"]
+
+
+@pytest.mark.parametrize(
+    ("gains", "tile", "warps"), [({64: 0.5}, 64, 2), ({}, 128, 4)], ids=["that is kept", "of the rule"]
+)
+def test_a_crowd_has_the_tile_of_what_it_is_in_the_place_of(gains, tile, warps, monkeypatch):
+    pytest.importorskip("triton")
+
+    def time(source, kernel, table, given):
+        """Few warps are faster for a crowd, and tiles that gain for all else."""
+        last = next((x for x in table if x.kernel == kernel), None)
+        return 1.0 if last is None else last.warps / 100 if kernel == CROWDED else gains.get(last.block_V, 2.0)
+
+    monkeypatch.setattr(tuning, "_right", lambda oracle, base, tried, jobs, say: tried)
+    monkeypatch.setattr(tuning, "_time", time)
+    workload = Workload("wide", 4, 4096, 64, 128, 128)
+    oracle = tuning.Oracle(SOURCE, workload, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
+    found = {x.kernel: x for x in tuning._measured(oracle, None, 1, print, ())}
+    assert ("fused" in found) == bool(gains)
+    assert (found[CROWDED].block_K, found[CROWDED].block_V, found[CROWDED].warps) == (128, tile, warps)
 
 
 @pytest.mark.parametrize("name", ["gla", "gla_v", "linear_attn", "rwkv6"])
