@@ -22,10 +22,12 @@ from glagen.ir.document import Document
 SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 LDS = 64 * 1024
 # What becomes of chunk states, and what a module is to take the GPU for, so that it launches all of its kernels: in
-# memory; on chip; on chip in the walk back as well, if it ever is; in memory, in pieces of a sequence.
+# memory; on chip, many and few programs; on chip in the walk back as well, if it ever is; in memory, in pieces of a
+# sequence.
 WAYS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("saved", {}),
     ("recomputed", {}),
+    ("recomputed", {"_multiprocessors": lambda: 2}),
     ("saved", {"_multiprocessors": lambda: 1}),
     ("saved", {"_multiprocessors": lambda: 10**6, "LONG": 1, "PIECE": 1}),
 )
@@ -104,7 +106,7 @@ def launches(
     found: dict[tuple[Any, ...], Launch] = {}
 
     def record(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        one = self.fn.__name__, *(options.get(name) for name in ("STRONG", "PEEK", "TMA"))
+        one = self.fn.__name__, *(options.get(name) for name in ("STRONG", "PEEK", "TMA", "num_warps"))
         found.setdefault(one, Launch(self, args, options))
 
     op, step = getattr(module, document.name), getattr(module, f"{document.name}_step")

@@ -110,6 +110,26 @@ def test_kernels_build_that_have_scores_made_for_them(name, tmp_path):
     assert any(b["mma"] for b in found if b["kernel"] == f"{name}_scores_kernel")
 
 
+def test_forwards_of_few_and_of_many_programs_are_built():
+    """They may have more or fewer threads (see `_crowded` in a module)."""
+    pytest.importorskip("triton")
+    code = """
+from pathlib import Path
+import torch
+from glagen import targets
+from glagen.loader import import_path
+from glagen.parse import parse, read
+module, document = import_path(Path("generated/gla.py"), "generated"), parse(read(Path("specs/gla.yaml")))
+launched = targets.launches(module, document, torch.bfloat16, 128, 128, 9)
+found = [x.options for x in launched if x.kernel is module.gla_fused_kernel]
+mild = [x for x in found if not any(x[name] for name in ("STRONG", "PEEK", "TMA"))]
+assert sorted(x["num_warps"] for x in mild) == [4, 8], mild
+"""
+    environment = {n: x for n, x in os.environ.items() if n != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT)}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert run.returncode == 0, run.stderr[-500:]
+
+
 def test_no_more_chunks_are_under_way_than_fit(tmp_path):
     """As `_first` in a module has it: what needs more shared memory than there is takes fewer, but one at least."""
     pytest.importorskip("triton")
