@@ -98,7 +98,7 @@ def _measured(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> 
     kernels = [k for k in planned.kernels if not (k.whole and k.tiles.bfloat16[0] < workload.K)]
     kernels = [k for k in kernels if not base or k.ready or k.name == "scores"]
     tried = [x for kernel in kernels for x in candidates(planned, kernel, workload, device)]
-    roomy = {k.name for k in kernels if k.name == "fused" and has_room(k)}
+    roomy = {k.name for k in kernels if has_room(k)}
     crowded = [replace(x, kernel=CROWDED) for x in tried if x.kernel in roomy]
     say(f"{workload.name}: checking {len(tried) + len(crowded)} configurations")
     right = _right(oracle, base, tried + crowded, jobs, say)
@@ -289,7 +289,7 @@ def _time(source: Source, kernel: str, table: Table, given: Call) -> float:
 
 
 def _function(kernel: str) -> str:
-    """The kernel that an entry's is."""
+    """The kernel that an entry is for."""
     return "fused" if kernel == CROWDED else kernel
 
 

@@ -43,7 +43,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     measured = _measured(program, chunk, options)
     apart = scores(program) if any(x.kernel == "scores" for x in measured) else ()
     kernels = _kernels(program, covers, apart)
-    names = {kernel.name for kernel in kernels} | {CROWDED for k in kernels if k.name == "fused" and has_room(k)}
+    names = {kernel.name for kernel in kernels} | {CROWDED for k in kernels if has_room(k)}
     by_wgmma = any(_adds_by_wgmma(program, covers, kernel) for kernel in kernels)
     faster_fused = _faster_fused(program, by_wgmma)
     exact = _needs_exact_states(program.recurrence)

@@ -69,12 +69,14 @@ def fused_tiles(program: ChunkProgram) -> Tiles:
 
 
 def has_room(kernel: Kernel) -> bool:
-    """Do half as many threads hold what a kernel works on, which CROWDED is for? Those of one that computes nothing but
-    multiples of tensors alone. (H200, bf16, forwards of B4 T4096 H64 K=V=128 with four warps for eight: gla 0.65 ms for
-    0.71; with gates made of logits 0.85 for 0.87, keys of gates 1.17 for 0.95, a bonus for the own step 1.14 for 0.77.)
+    """Do half as many threads hold what a kernel works on, which CROWDED is for? Those of a forward on chip whose first
+    run takes mild gates alone, and which computes nothing but multiples of tensors alone. (H200, bf16, four warps for
+    eight, B4 T4096 H64 K=V=128: gla 0.65 ms for 0.71; with gates made of logits 0.85 for 0.87, with keys made of gates
+    1.17 for 0.95, with a bonus for the own step 1.14 for 0.77.)
     """
     loads = {line.name for line in kernel.lines if isinstance(line, Load)}
-    return all(_is_multiple(x) for x in kernel.lines if isinstance(x, Assign) and _tiles_read(x.expr) <= loads)
+    alone = [x for x in kernel.lines if isinstance(x, Assign) and _tiles_read(x.expr) <= loads]
+    return kernel.name == "fused" and kernel.runs_twice and all(map(_is_multiple, alone))
 
 
 def _is_multiple(line: Assign) -> bool:
