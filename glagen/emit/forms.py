@@ -25,13 +25,12 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
 
 
-def launches(program: ChunkProgram, kernels: dict[str, KernelText], crowded: bool) -> list[str]:
-    """The module's functions that run the forward and the backward on Triton. `crowded`: there is a configuration for
-    forwards on chip of many programs that store no states."""
-    return ["\n".join(_forward(program, kernels, crowded)), "\n".join(_backward(program, kernels))]
+def launches(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
+    """The module's functions that run the forward and the backward on Triton."""
+    return ["\n".join(_forward(program, kernels)), "\n".join(_backward(program, kernels))]
 
 
-def _forward(program: ChunkProgram, kernels: dict[str, KernelText], crowded: bool) -> list[str]:
+def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
     state = program.states[0].name
     name, initials, finals = identifier(state), [f"{state}_initial"], [f"{state}_final"]
     given = [*arguments(program), *initials, PACKED, "packing", *finals]
@@ -59,7 +58,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], crowded: boo
         f"            {', '.join([*initials, *noted(kernels['states'])])} = _entering_triton("
         f"{', '.join([*given[:-1], 'pieces', *finals])})",
         "        N = N * pieces",
-        *indented(_on_chip(program, kernels, crowded), 2),
+        *indented(_on_chip(program, kernels), 2),
         "    else:",
         f"        {', '.join([name, *noted(kernels['states'])])} = _states_triton({', '.join(given)})",
         *indented(_scores(program, kernels) if _judged(kernels) else [], 2),
@@ -68,7 +67,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], crowded: boo
     ]
 
 
-def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText], crowded: bool) -> list[str]:
+def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
     """The forward that keeps the state on chip. What is strong runs again: a second walk stores right chunk states,
     from which the kernel of outputs takes chunks side by side; or does all, if states are to take no memory."""
     text, state = kernels["fused"], program.states[0].name
@@ -79,7 +78,7 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText], crowded: boo
     outs = {o.name: "None" for o in program.outputs}
     nothing = outs | {state: "None", final: "None"}
     late = {o.name: f"{identifier(o.name)} if {name} is None else None" for o in program.outputs}
-    config = "config if kept else _crowded(config, programs, K, V, dtype)" if crowded else "config"
+    config = "config if kept else _crowded(config, programs, K, V, dtype)" if text["crowds"] else "config"
     reads = kernels["outputs"]
     each = "math.gcd(slots // B, _blocks(slots // B, pieces))"  # of the chunks of a sequence, and of a piece
     unmade = {ready.tensor: "None" for ready in reads["kernel"].ready if _judged(kernels)}  # nor were they for the walk

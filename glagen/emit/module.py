@@ -109,8 +109,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
     in_turn = any(k["runs"] for k in kernels)
     twin = _twin(schedule)
     roles = {k["role"]: k for k in kernels}
-    crowded = any(x.kernel == CROWDED for x in schedule.tuned)
-    run = [*walks(program, roles), *scores(program, roles), *launches(program, roles, crowded)]
+    run = [*walks(program, roles), *scores(program, roles), *launches(program, roles)]
     context: dict[str, Any] = {
         "name": rec.name,
         "op": rec.part_of or rec.name,  # what messages call it
@@ -134,7 +133,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "forward": ", ".join(f'"{k.name}"' for k in schedule.kernels if k.name in FORWARD),
         "walks": ", ".join(f'"{name}"' for name in WALKS),
         "tuned": schedule.tuned,
-        "crowded": CROWDED if crowded else "",
+        "crowded": CROWDED if roles["fused"]["crowds"] else "",
         "from_shared": [roles[k.name]["function"] for k in schedule.kernels if k.whole and schedule.fused_by_wgmma],
         "by_tma": schedule.stored_by_tma,
         "walks_by_tma": any(name in WALKS for name in schedule.stored_by_tma),
@@ -181,6 +180,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "scans": kernel.scans,
         "reduces_heads": kernel.reduces_heads,
         "runs": runs,
+        "crowds": kernel.name == "fused" and any(x.kernel == CROWDED for x in schedule.tuned),
         "runs_twice": kernel.runs_twice,
         "described": sorted(printer.described),
         "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges],

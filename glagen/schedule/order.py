@@ -83,20 +83,20 @@ def _summed_before(lines: list[Line], carried: Container[str]) -> list[Line]:
     gla's forward on chip, K=V=128, four warps: a thread spills 200 bytes, not 352, and it takes 0.65 ms, not 0.69.)"""
     first = next((n for n, line in enumerate(lines) if any(name in carried for name in read(line))), len(lines))
     early, late = lines[:first], list[Line]()
-    summed = set[str]()
+    summed, waiting = set[str](), set[str]()  # names that the lines after the first that reads a state write
     for line in lines[first:]:
-        sums = isinstance(line, Assign) and (_sums_a_tile(line) or (len(line.axes) < 2 and set(read(line)) & summed))
-        waits_for = {name for x in late for name in written(x)}
-        if sums and not (set(read(line)) | set(written(line))) & waits_for:
+        of_sums = isinstance(line, Assign) and len(line.axes) < 2 and bool(set(read(line)) & summed)
+        if (_sums_a_tile(line) or of_sums) and not {*read(line), *written(line)} & waiting:
             early.append(line)
-            summed |= set(written(line))
+            summed.update(written(line))
         else:
             late.append(line)
+            waiting.update(written(line))
     return early + late
 
 
-def _sums_a_tile(line: Assign) -> bool:
-    return bool(line.over) and len({*line.axes, *line.over}) == 2
+def _sums_a_tile(line: Line) -> bool:
+    return isinstance(line, Assign) and bool(line.over) and len({*line.axes, *line.over}) == 2
 
 
 def _axes_used(line: Line) -> set[str]:

@@ -75,15 +75,14 @@ def has_room(kernel: Kernel) -> bool:
     1.17 for 0.95, with a bonus for the own step 1.14 for 0.77.)
     """
     loads = {line.name for line in kernel.lines if isinstance(line, Load)}
-    alone = [x for x in kernel.lines if isinstance(x, Assign) and _tiles_read(x.expr) <= loads]
+    alone = [x for x in kernel.lines if isinstance(x, Assign) and set() < _tiles_read(x.expr) <= loads]
     return kernel.name == "fused" and kernel.runs_twice and all(map(_is_multiple, alone))
 
 
 def _is_multiple(line: Assign) -> bool:
-    """Or nothing with two axes."""
+    """Of one tile, where gates are mild?"""
     expr = line.expr if line.mild is None else line.mild
-    products = all(x.function == "mul" for x in walk(expr) if isinstance(x, Apply))
-    return not _tiles_read(expr) or (products and len(_tiles_read(expr)) == 1)
+    return len(_tiles_read(expr)) == 1 and all(x.function == "mul" for x in walk(expr) if isinstance(x, Apply))
 
 
 def _tiles_read(expr: Expr) -> set[str]:

@@ -15,7 +15,8 @@ from glagen.ir.schedule import Options
 from glagen.ir.tuned import CROWDED, Tuned, merged, read_table, write_table
 from glagen.loader import import_text
 from glagen.pipeline import compile_spec
-from glagen.schedule.tiles import shipped
+from glagen.schedule.tiles import fused_tiles, shipped
+from tests.mutation.judge import plan_of
 from tests.numerics.helpers import ROOT, spec_text
 
 ONE = Tuned(9, "K", 32, "outputs", "bfloat16", 128, 128, 64, 128, 8, 2, 1, 0.85, 0.7, "B1", "a GPU, torch 2, Triton 3")
@@ -39,12 +40,12 @@ def test_the_shipped_table_is_in_order():
 
 def test_a_crowd_has_tiles_like_those_it_is_in_the_place_of():
     """By which its programs were counted: it is not taken beside others."""
-    rule = {"K": (128, 128)}  # see schedule/tiles.py
-    for x in shipped():
-        if x.kernel == CROWDED:
-            like = [y for y in shipped() if y.key == replace(x, kernel="fused").key]
-            tile = (like[0].block_K, like[0].block_V) if like else rule[x.gates]
-            assert (x.block_K, x.block_V) == tile
+    crowded = [x for x in shipped() if x.kernel == CROWDED]
+    assert {x.gates for x in crowded} == {"K"}
+    rule = fused_tiles(plan_of("gla", "").program).bfloat16
+    for x in crowded:
+        like = [y for y in shipped() if y.key == replace(x, kernel="fused").key]
+        assert (x.block_K, x.block_V) == ((like[0].block_K, like[0].block_V) if like else rule)
 
 
 @pytest.mark.parametrize(
