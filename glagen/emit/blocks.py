@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from glagen.errors import InternalError
@@ -19,7 +20,9 @@ class Language:
     levels of `{most}` there are (`levels`), a mask `{mask}` in these (`reached`) and in the blocks that are left
     (`within`). If each row has a depth: the levels (`row_levels`), a row's depth beside columns (`row`), and a mask in
     `{those}` rows for which a mild chunk counts as well (`rows`). The first `straight` levels stand one after another
-    where registers last: which rows are halves is then known to the compiler, and one need not wait for the other."""
+    where registers last: which rows are halves is then known to the compiler, and one need not wait for the other.
+    In a run for mild gates: pairs of rows that a product with decays serves (`past`), which are the mask `{mask}` in
+    others (`mild`). When a row has its own apart (`apart`), and for rows of depth `{row}` (`own`)."""
 
     where: str
     levels: str
@@ -29,6 +32,10 @@ class Language:
     row: str
     rows: str
     straight: int
+    past: str
+    mild: str
+    apart: str
+    own: str
 
 
 IN_TRITON = Language(
@@ -40,6 +47,10 @@ IN_TRITON = Language(
     row="{depth}[:, None]",
     rows="({mask}) & ({those}) if STRONG else {mask}",
     straight=2,
+    past="past",
+    mild="{mask} if STRONG else past",
+    apart="if STRONG or FEW:",
+    own="diagonal if FEW else diagonal & ({row} > 0)",
 )
 IN_TORCH = Language(
     where="torch.where",
@@ -50,6 +61,10 @@ IN_TORCH = Language(
     row="{depth}[..., :, None]",
     rows="({mask}) & ({those})",
     straight=0,
+    past=f"{ROW} > {OTHER}",
+    mild="{mask}",
+    apart="",
+    own=f"{ROW} == {OTHER}",
 )
 
 
@@ -79,7 +94,7 @@ def _mask_names(line: Assign) -> set[str]:
 def _transposed(text: str) -> str:
     for left, right in (("[:, None]", "[None, :]"), ("[..., :, None]", "[..., None, :]")):
         text = text.replace(left, "[,]").replace(right, left).replace("[,]", right)
-    return text
+    return re.sub(r"\bpast\b", "past_T", text)
 
 
 def _opening(line: Blocks, chunk: int, language: Language) -> tuple[list[str], list[Definition]]:
@@ -121,15 +136,18 @@ def _opening(line: Blocks, chunk: int, language: Language) -> tuple[list[str], l
                 ("leaf_before", f"alike & ({ROW} > {OTHER}){sums}", ("alike",)),
             ]
         case "guard" if line.by_row:
+            masks = {"same": f"{ROW} > {OTHER}", "same_or_own": f"{ROW} >= {OTHER}", "decayed": language.past}
             return [], [
-                (name, language.rows.format(mask=f"{ROW} {sign} {OTHER}", those=f"{row} == 0"), ())
-                for name, sign in (("same", ">"), ("same_or_own", ">="))
+                (name, language.rows.format(mask=mask, those=f"{row} == 0"), ()) for name, mask in masks.items()
             ]
         case "guard":
-            return [], [
-                (name, language.within.format(mask=f"{ROW} {sign} {OTHER}", depth=line.depth), ())
-                for name, sign in (("same", ">"), ("leaf", ">="), ("leaf_before", ">"))
-            ]
+            strictly, to_row = f"{ROW} > {OTHER}", f"{ROW} >= {OTHER}"
+            masks = {"same": strictly, "leaf": to_row, "leaf_before": strictly}
+            found = {name: language.within.format(mask=mask, depth=line.depth) for name, mask in masks.items()}
+            found["decayed"] = language.mild.format(mask=found["same"])
+            return [], [(name, text, ()) for name, text in found.items()]
+        case "own":
+            return [language.apart] * bool(language.apart), [("own", language.own.format(row=row), ())]
         case "offsets":
             return [f"for offset in range(1, {leaf}):"], [
                 ("inside", f"row % {leaf} >= offset", ()),

@@ -64,6 +64,7 @@ def start(
         values += ["strong.shape[0] // B" if text["notes"] else "again", "programs"]
     values += [*text["scalars"], "T", heads]
     constants = [*(_group(program, name, heads, read) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
+    constants += ["FEW=T <= CHUNK"] * ("FEW" in text["uses"])
     constants += [f"NOTES={'strong' if text['notes'] else 'again'}.shape[-1]"] * kernel.runs_twice
     kept = [x for x, item in zip(values, text["tensors"], strict=False) if item["name"] in text["described"]]
     kept = ["None"] * len(kept) if by_threads else kept

@@ -186,8 +186,8 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges],
         "beyond": _beyond(kernel.judges),
         "notes": notes,
-        "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in printer.masks],
-        "uses": words & {"WIDE", "MILD", "REAL", "blocks_i", "blocks_j"}
+        "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in words],
+        "uses": words & {"WIDE", "FEW", "MILD", "REAL", "blocks_i", "blocks_j"}
         | {f"blocks_{a}" for a in kernel.owned if a not in kernel.whole},
         "body": body,
     }

@@ -34,6 +34,8 @@ ROW_MASKS = {
     "causal_T": "row[:, None] <= row[None, :]",
     "earlier_T": "row[:, None] < row[None, :]",
     "diagonal": "row[:, None] == row[None, :]",
+    "past": "row[:, None] > row[None, :] if FEW else row[:, None] >= row[None, :]",
+    "past_T": "row[:, None] < row[None, :] if FEW else row[:, None] <= row[None, :]",
 }
 SELECT_MASK = {"through": "causal", "before": "earlier", "from": "causal_T", "after": "earlier_T"}
 
@@ -55,25 +57,19 @@ class KernelPrinter(KernelLoads):
         self.chunk = chunk
         self.states = {n for s in program.states for n in (s.name, s.adjoint_end)}
         self.has_same_bits = kernel.runs_twice and not kernel.of_gradients  # in both runs, where gates are mild
-        self.masks: dict[str, None] = {}
         self.scalars: dict[str, None] = {}
         self.writer = Writer(TRITON, self._tile)
         self.as_it_is = Writer(TRITON, lambda r: self._tile(r).removesuffix(f".to({self.real})"))
 
     def _tile(self, r: Ref) -> str:
         if r.name.startswith("%"):
-            return self._mask(r.name[1:])
+            return r.name[1:]
         if not r.indices and r.name not in self.narrow and r.name not in self.defined:
             if r.name not in ("K", "V", "T", "H"):
                 self.scalars[r.name] = None
             return identifier(r.name)
         name = identifier(r.name)
         return f"{name}.to({self.real})" if r.name in self.narrow else name
-
-    def _mask(self, name: str) -> str:
-        if name in ROW_MASKS:
-            self.masks[name] = None
-        return name
 
     def print(self) -> list[str]:
         """The lines of the kernel's body after the index arithmetic."""
@@ -309,7 +305,7 @@ class KernelPrinter(KernelLoads):
             value = self._sums_of_steps(line, source)
             self._line(f"{identifier(line.name)} {'+=' if line.accumulate else '='} {value}")
             return
-        select = self._mask(SELECT_MASK.get(line.select, line.select))
+        select = SELECT_MASK.get(line.select, line.select)
         source += f".to({self.real})" if self.divisor and line.source.name in self.narrow else ""
         value = f"_sum_rows({select}, {source}, TERMS)"
         if line.spared:
@@ -327,13 +323,12 @@ class KernelPrinter(KernelLoads):
             return f"tl.cumsum({source}{', reverse=True' if line.select == 'from' else ''})"
         if line.exponent:
             return f"_sum_{line.select}({source}, TERMS)"
-        select = self._mask(SELECT_MASK[line.select])
-        return f"tl.sum(tl.where({select}, {source}[None, :], 0.0), axis=1)"
+        return f"tl.sum(tl.where({SELECT_MASK[line.select]}, {source}[None, :], 0.0), axis=1)"
 
     def _blocks(self, line: Blocks) -> None:
         headers, definitions = opening_text(line, self.chunk, IN_TRITON)
         outside = self.indent, self.has_same_bits
-        strong = bool(line.depth) and line.kind != "guard"
+        strong = bool(line.depth) and line.kind not in ("guard", "own")
         self.has_same_bits &= not strong
         if strong:
             self._line("if STRONG:")

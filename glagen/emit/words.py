@@ -19,7 +19,7 @@ WORDS = frozenset(
     cotangents named reversed dict any all isinstance initial_state final_state output_final_state cu_seqlens range
     float int max min sum abs len tuple list zip map print pieces wanted LONG PIECE REAL
     RUN runs narrow number programs turn SHARE PEEK FROM_SHARED TUNED WIDEST MILD NOTES on_chip again each none fits
-    reached later begun backward
+    reached later begun backward FEW past past_T own own_T decayed decayed_T
     contextvars TMA BY_TMA
     num_warps num_stages num_ctas maxnreg debug arch enable_fp_fusion instrumentation_mode
     """.split()  # noqa: SIM905 (a list of words reads better than a hundred strings)

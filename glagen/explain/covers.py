@@ -23,13 +23,17 @@ from glagen.schedule.covers import guard_limit
 
 PICTURE = 16  # most rows of a picture
 Part = tuple[str, int]  # kind and leaf of ir.kernel.Blocks
+IN_KERNELS = (
+    "That is the PyTorch form. Kernels take the diagonal so where there are no more steps than in a chunk, or gates "
+    "are strong; else the block of the whole chunk has it, rounded as its other pairs are."
+)
 
 
 def parts_of(schedule: Schedule, gate: str) -> tuple[Part, ...]:
     """The kinds of blocks, and their sizes, that tile the triangle for a gate, in order."""
     found: dict[Part, None] = {}
     for line in schedule.twin_forward:
-        if isinstance(line, Blocks) and line.gate == gate:
+        if isinstance(line, Blocks) and line.gate == gate and line.kind != "own":
             found[(line.kind, line.leaf)] = None
     return tuple(found)
 
@@ -62,6 +66,8 @@ def covers(schedule: Schedule) -> Section:
         items = [_part(kind, leaf, schedule.chunk, gate) for kind, leaf in parts]
         if own:
             items.append((f"the diagonal, $s = t$, where there is no decay: {_diagonal(gate, parts)}.",))
+            if any(kind == "guard" for kind, _ in parts):
+                items.append((IN_KERNELS,))
         blocks.append(Items(tuple(items)))
         if parts == drawn:
             blocks.append(say("The picture is the same as above."))

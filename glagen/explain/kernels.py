@@ -186,6 +186,8 @@ def _passes(line: Blocks, chunk: int) -> str:
             return "all blocks that are left at once"
         case "quarters":
             return "the quarters of the diagonal at once"
+        case "own":
+            return "single rows, of blocks of one or of few steps"
         case "leaf":
             return f"all diagonal blocks of {line.leaf} rows at once"
         case "offsets":

@@ -45,7 +45,8 @@ def judged(limit: Fraction) -> Fraction:
 
 def for_mild_gates(kernel: Kernel) -> Kernel:
     """The kernel without what only strong gates need, of which others make what it stores; but not their states."""
-    kept = (x for x in kernel.body if not (isinstance(x, Blocks) and x.depth and not _is_anchored(x, x.gate)))
+    kinds = ("guard", "own")
+    kept = (x for x in kernel.body if not (isinstance(x, Blocks) and x.depth and x.kind not in kinds))
     return replace(kernel, body=tuple(kept))
 
 
