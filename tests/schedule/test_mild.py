@@ -113,3 +113,18 @@ def test_tiles_that_are_stored_alone_are_not_guarded():
     stores = [Store("a", "one", ("t",)), Store("b", "two", ("t",)), Store("c", "total", ())]
     found = {x.name: x.guarded for x in unguarded([one, two, total], stores) if isinstance(x, Assign)}
     assert found == {"one": True, "two": False, "total": True}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_diagonal_is_apart_only_for_few_steps_and_strong_gates(name):
+    """No other line makes a step's own score, or picks its own gradient; masks of the whole chunk have the diagonal."""
+    for kernel in plan_of(name, "guarded").kernels:
+        if not kernel.runs_twice:
+            continue
+        apart = [x for x in kernel.lines if isinstance(x, Blocks) and x.kind == "own"]
+        made = {n for blocks in apart for n in written(blocks) if n.endswith(("_own", "_diagonal", "_diagonal_T"))}
+        for line in kernel.lines:
+            assert line in apart or not made & set(written(line))
+        masks = {r.name for x in assigns(kernel) for r in refs(x.expr)}
+        assert bool(apart) == bool(masks & {"%decayed", "%decayed_T"})
+        assert "%same_or_own" not in masks or kernel.name in FORWARD
