@@ -131,13 +131,16 @@ def covered_apply(
     weight = f"{weights.name}_diagonal{mark}"
     picked = Assign(weight, ("t",), keep("diagonal", matrix, *w_axes), over=w_axes[1:])
     own_rows = Assign(out.name, axes, times(tile(weight, "t"), natural(rows)), accumulate=True)
+    own, late = has_own_diagonal(work, statement), work.covers[decay.gate].finds_depth
+    if own and not late:  # what a sum begins with needs no registers beside it: else that is a block of the whole chunk
+        apart(work, decay, picked, own_rows)
     for kind, leaf in parts(work, decay.gate):
         if kind == "offsets":
             lines = offset_apply(work, statement, decay, matrix, rows, transposed)
             work.emit(Blocks(kind, leaf, decay.gate, tuple(lines)))
             continue
         lines, up, low = ends(work, decay, kind)
-        own, other = (low, up) if transposed else (up, low)
+        here, other = (low, up) if transposed else (up, low)
         ways = ("down", "up") if transposed else ("up", "down")
         partner = crossed.partner if crossed else None
         rounded, line = faded(work, decay, kind, ways[0], other, rows, partner)
@@ -146,14 +149,14 @@ def covered_apply(
         lines.append(Assign(block, w_axes, keep(f"{pairs(work, statement, kind)}{mark}", matrix, *w_axes)))
         part = f"{out.name}_part"
         lines.append(Dot(part, axes, Operand(block, w_axes), Operand(rounded, rows.indices), wide=True))  # type: ignore[arg-type]
-        lines.append(Assign(out.name, axes, times(own, tile(part, *axes)), accumulate=True))
+        lines.append(Assign(out.name, axes, times(here, tile(part, *axes)), accumulate=True))
         if crossed:
-            consumed, line = faded(work, decay, kind, ways[1], own, crossed.partner, rows)
+            consumed, line = faded(work, decay, kind, ways[1], here, crossed.partner, rows)
             lines += [line] if line not in lines else []
             path = times(tile(consumed, *axes), tile(part, *axes))
             lines += _paths(work, crossed, out.name, kind, decay, path, transposed, axes)
         work.emit(Blocks(kind, leaf, decay.gate, tuple(lines), *depth(work, decay.gate)))
-    if has_own_diagonal(work, statement):
+    if own and late:
         apart(work, decay, picked, own_rows)
 
 
