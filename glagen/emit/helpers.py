@@ -73,6 +73,18 @@ def _sum_before(x, TERMS: tl.constexpr):
         total = tl.sum(tl.where(row[:, None] > row[None, :], x[None, :], 0.0), axis=1)
     return total
 ''',
+    "_column_sums": '''
+@_jit
+def _column_sums(x, STORED: tl.constexpr):
+    """tl.sum(x, axis=0) of products of tiles that were STORED so. Of bfloat16 by a dot, which has them where other dots
+    read these tiles, while tl.sum would have threads bring them into another order first."""
+    if STORED == BFLOAT16:
+        alike = tl.dot(tl.full([16, x.shape[0]], 1.0, BFLOAT16), x.to(BFLOAT16))  # in each of 16 rows
+        total = tl.max(alike, axis=0)
+    else:
+        total = tl.sum(x, axis=0)
+    return total
+''',
     "_row_products": '''
 @_jit
 def _row_products(x, y):

@@ -127,6 +127,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "widest_fused": schedule.widest_fused,
         "faster_fused": dict(schedule.faster_fused),
         "fused_by_few": schedule.fused_by_few,
+        "fused_above": schedule.fused_above,
         "fused_by_wgmma": schedule.fused_by_wgmma,
         "exact_states": schedule.exact_states,
         "divides": rec.divides,

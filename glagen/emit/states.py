@@ -14,6 +14,7 @@ from glagen.emit.memory import BLOCK, KernelMemory, Tensor, shape
 from glagen.emit.pointwise import spread_triton
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
+from glagen.ir.expr import Apply, Ref, refs
 from glagen.ir.kernel import WALKS, Assign, Kernel, Line, Loop, Scan, lines_of, read, written
 
 
@@ -139,6 +140,21 @@ class KernelStates(KernelMemory):
         others = [f"(block_{a} == 0)" for a in self.kernel.owned if a not in tensor.axes]
         mask = " & ".join([mask] * bool(mask) + others)
         self._given(tensor, f"tl.store({address}, {identifier(tensor.name)}, mask={mask})")
+
+    def _sum_of_states(self, line: Assign, value: str, axes: tuple[str, ...]) -> str:
+        """The sum of products of states and their gradients, along the axis that other dots of them sum over.
+
+        H200, Triton 3.6.0, bf16, B4 T4096 H64 K=V=128: gradients on the value side of gla_v take 1.11 ms, with a dot of
+        rows 1.69 ms; on the key side of gla 1.17 and 1.24. But such a dot takes fewer registers, which a scalar gate's
+        kernels of two warps have none left of.
+        """
+        match line.expr:
+            case Apply(function="mul", args=(Ref(name=x), Ref(name=y))) if len(line.over) == 2:
+                return f"tl.sum(_row_products({identifier(x)}, {identifier(y)}))"
+        across = axes[::-1] if self.kernel.looped == "j" else axes
+        stored = min(r.name for r in refs(line.expr) if len(r.indices) == 2)
+        sums = f"_column_sums({spread_triton(value, axes, across)}, {identifier(stored)}.dtype)"
+        return f"tl.sum({sums})" if len(line.over) == 2 else sums
 
     def _upright(self, tile: str) -> str:
         """A tile as tensors lie in memory."""

@@ -12,7 +12,7 @@ from glagen.emit.pointwise import TRITON, Writer, spread_triton
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Operand
-from glagen.ir.expr import Apply, Expr, Number, Ref
+from glagen.ir.expr import Apply, Expr, Number, Ref, refs
 from glagen.ir.kernel import (
     Assign,
     Blocks,
@@ -208,11 +208,6 @@ class KernelPrinter(KernelLoads):
     def _assign(self, line: Assign) -> None:
         axes, sign = full_axes(line), "+=" if line.accumulate else "="
         match line.expr:
-            case Apply(function="mul", args=(Ref(name=x), Ref(name=y))) if {x, y} <= self.states and line.over:
-                rows = [identifier(n) if "j" in line.over else f"tl.trans({identifier(n)})" for n in (x, y)]
-                value = f"_row_products({', '.join(rows)})"
-                self._line(f"{identifier(line.name)} {sign} {f'tl.sum({value})' if len(line.over) > 1 else value}")
-                return
             case Apply(function="clamp", args=(Ref(name=name),)) if (
                 name in self.narrow and not line.guarded and self.kernel.runs_twice and len(axes) > 1
             ):
@@ -255,6 +250,9 @@ class KernelPrinter(KernelLoads):
         positions = summed_positions(line)
         if line.least:
             return f"tl.min({value}, axis={positions[0]})"
+        tiles = {r.name for r in refs(line.expr) if len(r.indices) == 2}
+        if len(tiles) == 2 and tiles <= self.states:
+            return self._sum_of_states(line, value, axes)
         if self.has_same_bits and len(axes) == 2 and line.over in (("i",), ("j",)):
             rows = f"{value}, tl.full({shape(axes)}, 1.0, {self.real})"
             match line.expr:

@@ -55,7 +55,8 @@ def _where(schedule: Schedule) -> str:
     hopper = (
         "on Hopper (whose wgmma adds to the state), for values at least 33 wide, " if schedule.fused_by_wgmma else ""
     )
-    return f"{hopper}wherever it has a program for {enough}"
+    wide = f"for keys more than {schedule.fused_above} wide, " if schedule.fused_above else ""
+    return f"{hopper}{wide}wherever it has a program for {enough}"
 
 
 def _fused_back(schedule: Schedule, kernel: Kernel) -> str:

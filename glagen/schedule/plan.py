@@ -23,7 +23,9 @@ from glagen.schedule.partial import local_sums
 from glagen.schedule.tiles import (
     FASTER_BY_WGMMA,
     FASTER_FUSED,
+    FASTER_IN_WIDE_HEADS,
     FUSED_SIDES,
+    NARROW,
     STATES_TURNED,
     chunk_of,
     gated_sides,
@@ -45,7 +47,8 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     kernels = _kernels(program, covers, apart)
     names = {kernel.name for kernel in kernels} | {CROWDED for k in kernels if has_room(k)}
     by_wgmma = any(_adds_by_wgmma(program, covers, kernel) for kernel in kernels)
-    faster_fused = _faster_fused(program, by_wgmma)
+    in_wide_heads = _turns_states(program, covers) and gated_sides(program) in FASTER_IN_WIDE_HEADS
+    faster_fused = _faster_fused(program, by_wgmma, in_wide_heads)
     exact = _needs_exact_states(program.recurrence)
     by_columns = bool({"K", "V"} & set(gated_sides(program)))
     # TMA is faster beside gates with columns; beside a scalar gate or none it is not
@@ -62,6 +65,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         certificate(program, covers),
         tuple((k.name, faster_fused[k.name]) for k in kernels if k.name in faster_fused),
         by_columns,
+        NARROW if in_wide_heads else 0,
         by_wgmma,
         tuple(k.name for k in kernels if k.name in walks or (k.whole and by_wgmma)),
         exact,
@@ -168,18 +172,24 @@ def _walks_back_on_chip(program: ChunkProgram, goals: tuple[Goal, ...], by_wgmma
 
 
 def _adds_by_wgmma(program: ChunkProgram, covers: dict[str, Cover], kernel: Kernel) -> bool:
-    """Does Hopper add to the state that this kernel keeps on chip by wgmma, and multiply nothing else so? That was
-    measured where covers are one product if gates are mild."""
-    whole = bool(kernel.whole) and not program.recurrence.part_of and gated_sides(program) in STATES_TURNED
-    guarded = all(cover.finds_depth for cover in covers.values())
-    return whole and guarded and chunk_of(program) < 64 and kernel.adds_as_they_lie
+    """Does Hopper add to the state that this kernel keeps on chip by wgmma, and multiply nothing else so?"""
+    return bool(kernel.whole) and _turns_states(program, covers) and kernel.adds_as_they_lie
 
 
-def _faster_fused(program: ChunkProgram, by_wgmma: bool) -> dict[str, int]:
+def _turns_states(program: ChunkProgram, covers: dict[str, Cover]) -> bool:
+    """Are kernels with the state alone turned to be used? Measured where covers are one product if gates are mild."""
+    alike = not program.recurrence.part_of and gated_sides(program) in STATES_TURNED
+    return alike and all(cover.finds_depth for cover in covers.values()) and chunk_of(program) < 64
+
+
+def _faster_fused(program: ChunkProgram, by_wgmma: bool, in_wide_heads: bool) -> dict[str, int]:
     """The kernels that are faster for they keep a state on chip, and how wide it may be where it is stored as well."""
     if program.recurrence.part_of:
         return {}
-    return FASTER_BY_WGMMA if by_wgmma else FASTER_FUSED if gated_sides(program) in FUSED_SIDES else {}
+    sides = gated_sides(program)
+    if in_wide_heads:
+        return FASTER_IN_WIDE_HEADS[sides]
+    return FASTER_BY_WGMMA if by_wgmma else FASTER_FUSED if sides in FUSED_SIDES else {}
 
 
 def _sums(program: ChunkProgram, covers: dict[str, Cover], name: str, users: list[Kernel]) -> list[Kernel]:
