@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import pytest
 import torch
 
@@ -146,6 +149,10 @@ def test_what_is_asked_for_is_done(seen, states):
         ("gla", "dropped", 100, 200, BF16, False),
         ("gla", "recomputed", 1, 128, BF16, True),
         ("gla", "recomputed", 1, 129, torch.float16, False),
+        ("gla_kv", "saved", 100, 65, BF16, True),
+        ("gla_kv", "dropped", 100, 64, BF16, False),  # narrow heads are faster in memory
+        ("gla_kv", "recomputed", 1, 64, BF16, True),
+        ("gla_kv", "dropped", 100, 129, BF16, False),
     ],
 )
 def test_the_state_stays_on_chip_where_that_is_faster_or_asked_for(monkeypatch, name, states, walks, K, dtype, stays):
@@ -181,6 +188,27 @@ def test_gates_on_keys_want_wgmma_on_chip(monkeypatch, kernel, capability, V, st
 def test_some_gradients_of_states_never_stay_on_chip(name):
     """Where values have gates, or chunk states are to be exact."""
     assert not [n for n in vars(generated(name)) if "fused_value_gradients" in n]
+
+
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    [
+        ("gla", ["key_gradients"]),
+        ("gla_v", ["value_gradients"]),
+        ("gla_kv", ["key_gradients", "value_gradients"]),
+        ("simple_gla", []),  # of a scalar gate, rows are multiplied
+    ],
+)
+def test_states_times_their_gradients_are_summed_over_the_rows_of_other_dots_right_operands(name, roles):
+    text = inspect.getsource(generated(name))
+    kernels = re.findall(rf"^def {name}_(\w+)_kernel\(.*?(?=^@_jit|^# --)", text, re.MULTILINE | re.DOTALL)
+    bodies = re.findall(rf"^def {name}_\w+_kernel\(.*?(?=^@_jit|^# --)", text, re.MULTILINE | re.DOTALL)
+    found = {role: body for role, body in zip(kernels, bodies, strict=True) if "_column_sums(" in body}
+    assert sorted(found) == roles
+    for body in found.values():
+        transposed = "_column_sums(tl.trans(S.to(" in body
+        assert (", tl.trans(S.to(WIDE))" in body) == transposed and (", S.to(WIDE)" in body) != transposed
+    assert ("tl.sum(_row_products(S, dS_end))" in text) == (name == "simple_gla")
 
 
 @pytest.mark.parametrize("states", ["saved", "dropped"])

@@ -51,7 +51,7 @@ FEW_ROWS = ("gla", "gla_kv")
 APART = ("gla", "gla_v", "simple_gla", "rwkv6")
 PIECES = [(n, 1) for n in ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_attn", "gsa", "mlstm")]
 PIECES += [("gla_kv", 2), ("mamba2", 2)]
-ON_CHIP = [("gla", 2), ("gla_v", 1), ("simple_gla", 1)]  # pieces, too
+ON_CHIP = [("gla", 2), ("gla_kv", 1), ("gla_v", 1), ("simple_gla", 1)]  # pieces, too
 
 
 def main(name: str) -> int:

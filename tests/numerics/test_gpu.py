@@ -268,7 +268,7 @@ def test_later_strong_gates_change_no_earlier_bit_on_chip(name, columns):
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
-@pytest.mark.parametrize("name", ["gla", "gla_v", "linear_attn", "rwkv6", "simple_gla"])
+@pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v", "linear_attn", "rwkv6", "simple_gla"])
 def test_pieces_that_stay_on_chip(name, chunks):
     document, module = document_of(spec_text(name)), generated(name)
     cut_in_pieces(module, chunks)
@@ -299,7 +299,7 @@ def test_scores_that_a_kernel_of_their_own_makes(name, case):
 
 
 @pytest.mark.parametrize("columns", [64, 128])
-@pytest.mark.parametrize("name", ["gla", "gla_v", "hgrn2", "rwkv6"])
+@pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v", "hgrn2", "rwkv6"])
 def test_without_gradients_outputs_have_the_same_bits_on_chip(name, columns):
     """Chunk states are then dropped, but for those of sequences that run again: one here is mild, the other strong."""
     document, module = document_of(spec_text(name)), generated(name)
@@ -316,7 +316,7 @@ def test_without_gradients_outputs_have_the_same_bits_on_chip(name, columns):
 
 
 BY_WGMMA = ["gla", "gla_sigmoid", "hgrn2", "rwkv6"]
-ON_CHIP = [*BY_WGMMA, "gla_v", "lightning_attn", "linear_attn", "mamba2", "retnet", "simple_gla"]
+ON_CHIP = [*BY_WGMMA, "gla_kv", "gla_v", "lightning_attn", "linear_attn", "mamba2", "retnet", "simple_gla"]
 
 
 @pytest.mark.parametrize("columns", [64, 128])

@@ -45,6 +45,16 @@ def test_kernels_on_chip_share_it(name, role):
     assert all(dot.wide for dot in scan.added if keys.name in (dot.x.name, dot.y.name))
 
 
+def test_keys_alone_have_it_where_values_have_gates_too():
+    """The product of two growths of up to 60 nats each would be more than float32 holds."""
+    kernel = kernel_of("gla_kv", "fused")
+    made, (scan,) = assigns(kernel.lines), kernel.scans
+    decays = {n: x.mild for n, x in made.items() if n.startswith("gate_") and n.endswith("_to_end")}
+    assert isinstance(decays["gate_k_to_end"], Ref) and "_up_anchored" in decays["gate_k_to_end"].name
+    assert {r.name for r in refs(decays["gate_v_to_end"])} == {"gate_v_up_anchored", "gate_v_whole"}
+    assert scan.late == ref("gate_k_late", WHOLE)
+
+
 @pytest.mark.parametrize("role", ["states", "key_gradients", "value_gradients"])
 def test_others_do_not(role):
     kernel = kernel_of("gla", role)

@@ -73,6 +73,14 @@ def test_states_that_do_not_add_by_wgmma_stay_in_memory(old, new, cover, stays):
     assert ("FROM_SHARED" in emit(planned, "0" * 16)) == stays
 
 
+@pytest.mark.parametrize(("cover", "faster"), [("auto", (("fused", 128),)), ("bisect", ())])
+def test_gates_on_both_sides_keep_states_of_wide_heads_on_chip_without_wgmma(cover, faster):
+    planned = plan(document_of(spec_text("gla_kv")), Options(cover=cover))
+    assert planned.faster_fused == faster and planned.fused_above == (64 if faster else 0)
+    assert not planned.fused_by_wgmma and "FROM_SHARED" not in emit(planned, "0" * 16)
+    assert "fused_value_gradients" not in {k.name for k in planned.kernels}, "gates of values take states as well"
+
+
 @pytest.mark.parametrize("name", ["gla_v", "gla_kv", "simple_gla"])
 def test_others_multiply_what_lies_in_registers(name):
     assert not [k.name for k in fused(name, "") if k.adds_as_they_lie]
