@@ -201,9 +201,8 @@ def test_some_gradients_of_states_never_stay_on_chip(name):
 )
 def test_states_times_their_gradients_are_summed_over_the_rows_of_other_dots_right_operands(name, roles):
     text = inspect.getsource(generated(name))
-    kernels = re.findall(rf"^def {name}_(\w+)_kernel\(.*?(?=^@_jit|^# --)", text, re.MULTILINE | re.DOTALL)
-    bodies = re.findall(rf"^def {name}_\w+_kernel\(.*?(?=^@_jit|^# --)", text, re.MULTILINE | re.DOTALL)
-    found = {role: body for role, body in zip(kernels, bodies, strict=True) if "_column_sums(" in body}
+    kernels = re.finditer(rf"^def {name}_(\w+)_kernel\(.*?(?=^@_jit|^# --)", text, re.MULTILINE | re.DOTALL)
+    found = {kernel[1]: kernel[0] for kernel in kernels if "_column_sums(" in kernel[0]}
     assert sorted(found) == roles
     for body in found.values():
         transposed = "_column_sums(tl.trans(S.to(" in body
