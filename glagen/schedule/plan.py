@@ -47,8 +47,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     kernels = _kernels(program, covers, apart)
     names = {kernel.name for kernel in kernels} | {CROWDED for k in kernels if has_room(k)}
     by_wgmma = any(_adds_by_wgmma(program, covers, kernel) for kernel in kernels)
-    in_wide_heads = _turns_states(program, covers) and gated_sides(program) in FASTER_IN_WIDE_HEADS
-    faster_fused = _faster_fused(program, by_wgmma, in_wide_heads)
+    faster_fused, fused_above = _faster_fused(program, covers, by_wgmma)
     exact = _needs_exact_states(program.recurrence)
     by_columns = bool({"K", "V"} & set(gated_sides(program)))
     # TMA is faster beside gates with columns; beside a scalar gate or none it is not
@@ -65,7 +64,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         certificate(program, covers),
         tuple((k.name, faster_fused[k.name]) for k in kernels if k.name in faster_fused),
         by_columns,
-        NARROW if in_wide_heads else 0,
+        fused_above,
         by_wgmma,
         tuple(k.name for k in kernels if k.name in walks or (k.whole and by_wgmma)),
         exact,
@@ -182,14 +181,15 @@ def _turns_states(program: ChunkProgram, covers: dict[str, Cover]) -> bool:
     return alike and all(cover.finds_depth for cover in covers.values()) and chunk_of(program) < 64
 
 
-def _faster_fused(program: ChunkProgram, by_wgmma: bool, in_wide_heads: bool) -> dict[str, int]:
-    """The kernels that are faster for they keep a state on chip, and how wide it may be where it is stored as well."""
-    if program.recurrence.part_of:
-        return {}
+def _faster_fused(program: ChunkProgram, covers: dict[str, Cover], by_wgmma: bool) -> tuple[dict[str, int], int]:
+    """The kernels that are faster for they keep a state on chip, and how wide it may be where it is stored as well; and
+    for keys of more columns than what they are."""
     sides = gated_sides(program)
-    if in_wide_heads:
-        return FASTER_IN_WIDE_HEADS[sides]
-    return FASTER_BY_WGMMA if by_wgmma else FASTER_FUSED if sides in FUSED_SIDES else {}
+    if by_wgmma:
+        return FASTER_BY_WGMMA, 0
+    if sides in FASTER_IN_WIDE_HEADS and _turns_states(program, covers):
+        return FASTER_IN_WIDE_HEADS[sides], NARROW
+    return FASTER_FUSED if sides in FUSED_SIDES and not program.recurrence.part_of else {}, 0
 
 
 def _sums(program: ChunkProgram, covers: dict[str, Cover], name: str, users: list[Kernel]) -> list[Kernel]:
