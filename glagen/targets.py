@@ -106,7 +106,7 @@ def launches(
     found: dict[tuple[Any, ...], Launch] = {}
 
     def record(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        one = self.fn.__name__, *(options.get(name) for name in ("STRONG", "PEEK", "TMA", "num_warps"))
+        one = self.fn.__name__, *(options.get(name) for name in ("STRONG", "PEEK", "FAR", "TMA", "num_warps"))
         found.setdefault(one, Launch(self, args, options))
 
     op, step = getattr(module, document.name), getattr(module, f"{document.name}_step")

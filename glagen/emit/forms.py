@@ -80,17 +80,20 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     late = {o.name: f"{identifier(o.name)} if {name} is None else None" for o in program.outputs}
     config = "config if kept else _crowded(config, programs, K, V, dtype)" if text["crowds"] else "config"
     reads = kernels["outputs"]
+    far = start(program, text, last | {state: f"{name} if kept else None"}, passes="[2:3]")  # beside 16-bit inputs
     each = "math.gcd(slots // B, _blocks(slots // B, pieces))"  # of the chunks of a sequence, and of a piece
     unmade = {ready.tensor: "None" for ready in reads["kernel"].ready if _judged(kernels)}  # nor were they for the walk
     return [
         f'{chunk_states(state, "H")} if states != "recomputed" else None',
         *configure(program, text),
-        "if pieces > 1 and programs == N * H:",
-        "    again = strong  # by the same walks",
+        "judged = pieces > 1 and programs == N * H  # by the same walks; strong is then all that is not mild",
+        "if judged:",
+        "    again = strong",
         "else:",
         *indented(start(program, text, nothing, passes="[:1]")),
         *start(program, text, last | {state: f"{name} if kept else None"}, passes="[1:2]", config=config),
-        *start(program, text, late | last, passes="[2:]", by_threads=True),
+        *([] if program.recurrence.part_of else ["if not judged:", *indented(far)]),
+        *start(program, text, late | last, passes="[3:]", by_threads=True),
         f"if {name} is not None:  # of what is strong: outputs of all its chunks at once, by right states",
         *indented(
             [
@@ -229,8 +232,8 @@ def _twice(program: ChunkProgram, text: KernelText, renamed: dict[str, str]) -> 
     return [
         *configure(program, text),
         *start(program, text, nothing | {f"{program.states[0].adjoint}_initial": "None"}, passes="[:1]"),
-        *start(program, text, renamed, passes="[1:2]"),
-        *start(program, text, nothing, passes="[2:]", by_threads=True),
+        *start(program, text, renamed, passes="[1:3]"),
+        *start(program, text, nothing, passes="[3:]", by_threads=True),
         "strong = again.view(N, M, -1)",
     ]
 

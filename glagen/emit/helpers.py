@@ -117,14 +117,14 @@ def _depth(gate, LIMIT: tl.constexpr):
 ''',
     "_row_depths": '''
 @_jit
-def _row_depths(gate, since, LIMIT: tl.constexpr, LEVELS: tl.constexpr):
+def _row_depths(gate, since, LIMIT: tl.constexpr, MOST: tl.constexpr, LEVELS: tl.constexpr):
     """The same for what each row reads, by rows up to it: never if its log gates `since` the chunk's start come to
-    LIMIT nats at most, twice if the strongest would in a quarter of the chunk, else down to single rows."""
+    MOST nats at most, twice if the strongest would to LIMIT in a quarter of the chunk, else down to single rows."""
     row = tl.arange(0, gate.shape[0])
     strongest = -tl.min(gate.to(tl.float32), axis=1)
     strongest = tl.max(tl.where(row[:, None] >= row[None, :], strongest[None, :], 0.0), axis=1)
     deep = tl.where(strongest * (gate.shape[0] // 4) > LIMIT, LEVELS, 2)
-    return tl.where(-tl.min(since, axis=1) > LIMIT, deep, 0)
+    return tl.where(-tl.min(since, axis=1) > MOST, deep, 0)
 ''',
     "_in_blocks": '''
 @_jit
@@ -146,6 +146,20 @@ def _exp(x):
 def _grow(x):
     """e to the -x. The product that makes it a power of 2 is that in `_exp(x)`, of which it is the reciprocal."""
     return tl.exp(-x) if x.dtype == tl.float64 else tl.exp2(-(x * 1.4426950408889634))
+''',
+    "_raised": '''
+@_jit
+def _raised(x, SHIFTED: tl.constexpr):
+    """e to the x; SHIFTED, 2**92 times that, which has the same digits as long as e to the x is a number itself."""
+    y = x * 1.4426950408889634
+    return tl.where(y > -100.0, tl.exp2(y) * 2.0**92, tl.exp2(y + 92.0)) if SHIFTED else _exp(x)
+''',
+    "_lowered": '''
+@_jit
+def _lowered(x, SHIFTED: tl.constexpr):
+    """The reciprocal of `_raised(x, SHIFTED)`."""
+    y = x * 1.4426950408889634
+    return tl.where(y > -100.0, tl.exp2(-y) * 2.0**-92, tl.exp2(-y - 92.0)) if SHIFTED else _grow(x)
 ''',
     "_shrink": '''
 @_jit
@@ -220,6 +234,8 @@ HELPER_NEEDS = {
     "_softplus": ("_log1p", "_exp"),
     "_expm1": ("_exp",),
     "_tanh": ("_expm1", "_exp"),
+    "_raised": ("_exp",),
+    "_lowered": ("_grow",),
     "_shrink": ("_exp",),
     "_power": ("_exp",),
 }

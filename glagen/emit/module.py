@@ -22,9 +22,9 @@ from glagen.emit.words import identifier, prose
 from glagen.errors import Source
 from glagen.files import packaged
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.kernel import FORWARD, WALKS, Judge, Kernel
+from glagen.ir.kernel import FORWARD, WALKS, Depth, Judge, Kernel
 from glagen.ir.recurrence import Composite, Recurrence
-from glagen.ir.schedule import Growth, Schedule
+from glagen.ir.schedule import FARTHEST, SHIFT, SLACK, Growth, Schedule
 from glagen.ir.tuned import CROWDED
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
@@ -118,6 +118,8 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "doc": prose(rec.doc or rec.name),
         "chunk": schedule.chunk,
         "helpers": _helpers(text),
+        "farthest": float(FARTHEST),
+        "shift": SHIFT,
         "floor": bool(re.search(r"\bFLOOR\b", text)),
         "kernels": kernels,
         "guarded": any(k.runs_twice for k in schedule.kernels),
@@ -161,7 +163,9 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     printer = KernelPrinter(kernel, program, schedule.chunk, kernel.name in schedule.stored_by_tma)
     body = printer.print()
     notes = kernel.runs_twice != bool(kernel.judges)  # that of a walk; one that has to judge by itself has none
-    words = set(re.findall(r"\w+", "\n".join(body)))
+    beyond = _beyond(kernel)
+    words = set(re.findall(r"\w+", "\n".join([*body, beyond])))
+    words |= {"SHIFTED"} if words & {"LIMIT", "UNIT"} else set()
     if notes and kernel.runs_twice and not kernel.reduces_heads:
         words.add(READS)  # notes are of the heads of a state
     groups = [word for word in (*printer.shared.values(), "GROUP") if word in words]
@@ -185,20 +189,40 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "runs_twice": kernel.runs_twice,
         "described": sorted(printer.described),
         "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges],
-        "beyond": _beyond(kernel.judges),
+        "beyond": beyond,
+        "nearest": _nearest(kernel),
+        # scores that a kernel makes for others serve gradients, too, which reach further in all runs
+        "shifts": " and (FAR or STRONG)" if kernel.scans else "" if kernel.name == "scores" else " and STRONG",
         "notes": notes,
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in words],
-        "uses": words & {"WIDE", "FEW", "MILD", "REAL", "blocks_i", "blocks_j"}
+        "uses": words & {"WIDE", "FEW", "MILD", "REAL", "SHIFTED", "UNIT", "LIMIT", "MOST", "blocks_i", "blocks_j"}
         | {f"blocks_{a}" for a in kernel.owned if a not in kernel.whole},
         "body": body,
     }
 
 
-def _beyond(judges: tuple[Judge, ...]) -> str:
-    """Has a walk met gates stronger than the limits?"""
-    found = [f"(tl.min({judge.least}) < {-float(judge.limit)})" for judge in judges]
-    both = " | ".join(found)
-    return f"{both if len(found) == 1 else f'({both})'}.to(tl.int8)"
+def _beyond(kernel: Kernel) -> str:
+    """What a walk notes of the gates that it met: 1 if they are too strong for one anchor; where it may run again, 2 if
+    they are for this run, but not for one that reaches further."""
+    if not kernel.judges:
+        return ""
+    near, most = (_below(kernel.judges, name) for name in ("LIMIT", "MOST"))
+    if kernel.runs_twice:
+        return f"tl.where({most}, 1, tl.where({near}, 2, 0)).to(tl.int8)"
+    return f"({most if kernel.of_gradients else _below(kernel.judges)}).to(tl.int8)"
+
+
+def _nearest(kernel: Kernel) -> float:
+    """How far its growths reach in runs that are not shifted, in nats, if it has others."""
+    limits = [x.limit for x in kernel.lines if isinstance(x, Depth) and x.shifted]
+    return float(min([*limits, *(x.limit for x in kernel.judges if x.far > x.limit)], default=0))
+
+
+def _below(judges: tuple[Judge, ...], limit: str = "") -> str:
+    """Is a sum of gates below what is judged by? `limit`: what a kernel calls that, where runs reach further."""
+    limits = [f"{float(SLACK)} - {limit}" if limit and x.far > x.limit else float(SLACK - x.limit) for x in judges]
+    found = [f"tl.min({x.least}) < {low}" for x, low in zip(judges, limits, strict=True)]
+    return found[0] if len(found) == 1 else " | ".join(f"({text})" for text in found)
 
 
 def tensor_shape(kind: str, axes: tuple[str, ...]) -> str:

@@ -121,6 +121,8 @@ TRITON = Dialect(
     functions={
         "exp": "_exp({x})",
         "grow": "_grow({x})",
+        "raised": "_raised({x}, SHIFTED)",
+        "lowered": "_lowered({x}, SHIFTED)",
         "shrink": "_shrink({x})",
         "log": "tl.log({x})",
         "sigmoid": "tl.sigmoid({x})",

@@ -237,13 +237,14 @@ class KernelPrinter(KernelLoads):
         if line.mild is not None and line.still_mild:
             sums, least = line.still_mild
             self._line("if STRONG and TERMS == 2:  # the bits of the first run, until gates are strong")
-            enough = f"{self.writer.write(sums, axes)} >= {float(least)}"
+            enough = f"{self.writer.write(sums, axes)} >= {self.writer.write(least, ())}"
             self._line(f"    {name} = tl.where({enough}, {self.writer.write(line.mild, axes)}, {name})")
 
     def _value(self, expr: Expr, axes: tuple[str, ...]) -> str:
         """An expression's text; of a number, a tile of it."""
         text = self.writer.write(expr, axes)
-        return f"tl.full({shape(axes)}, {text}, {self.real})" if isinstance(expr, Number) and axes else text
+        is_number = isinstance(expr, Number) or (isinstance(expr, Ref) and expr.name.startswith("%"))
+        return f"tl.full({shape(axes)}, {text}, {self.real})" if is_number and axes else text
 
     def _reduced(self, line: Assign, axes: tuple[str, ...], value: str) -> str:
         """A tile's sums, or what is least, over some of its axes."""
@@ -277,7 +278,8 @@ class KernelPrinter(KernelLoads):
         found = f"_depth({source}, {float(line.limit)})"
         if line.since:
             levels = self.chunk.bit_length() - 1
-            found = f"_row_depths({source}, {identifier(line.since)}, {float(line.limit)}, {levels})"
+            most = "LIMIT" if line.shifted else float(line.limit)
+            found = f"_row_depths({source}, {identifier(line.since)}, {float(line.limit)}, {most}, {levels})"
         self._line(f"{identifier(line.name)} = {found} if STRONG else 0")
 
     def _note_least(self) -> None:

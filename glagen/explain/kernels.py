@@ -9,7 +9,7 @@ from glagen.emit.triton import KernelPrinter
 from glagen.errors import InternalError
 from glagen.explain.outline import Block, Facts, Inline, Quote, Section, Subtitle, say
 from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Loop, RowSum
-from glagen.ir.schedule import Schedule
+from glagen.ir.schedule import FARTHEST, Schedule
 from glagen.ir.tuned import Tuned
 
 SIDE = {"i": "key", "j": "value"}
@@ -75,6 +75,10 @@ def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
     )
     if kernel.whole:
         again += "; before both along first chunks alone, for as a rule gates are strong there if anywhere"
+    if kernel.whole and any(judge.far > judge.limit for judge in kernel.judges):
+        again += (
+            f"; between them, beside inputs of 16 bits, where gates come to -{float(FARTHEST):g} at least in a chunk"
+        )
     if kernel.whole and kernel.of_gradients:
         again += "; the second run makes gradients of states alone, and `value_gradients` what is read of them"
     elif kernel.whole:

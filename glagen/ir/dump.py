@@ -151,7 +151,7 @@ def _if_mild(line: Assign) -> list[str]:
     value = f"{_sum(line.over, least=True)}{show(line.mild)}"
     if line.still_mild:
         sums, low = line.still_mild
-        value += f", still so from {low} of {show(sums)}"
+        value += f", still so from {show(low)} of {show(sums)}"
     return [f"{INDENT}if mild: {value}"]
 
 

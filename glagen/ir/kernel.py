@@ -52,7 +52,7 @@ class Assign:
     rounded: str = ""
     guarded: bool = False
     mild: Expr | None = None
-    still_mild: tuple[Ref, Fraction] | None = None
+    still_mild: tuple[Ref, Expr] | None = None
     least: bool = False
 
 
@@ -103,7 +103,7 @@ class Depth:
     in a quarter of the chunk, else down to single rows.
 
     A kernel with such a line runs twice: as if it were 0, for sequences whose gates come to `limit` at most in sum over
-    any chunk; then for all others (see `Judge`).
+    any chunk; then for all others (see `Judge`). `shifted`: some of its runs reach further (see schedule/shift.py).
     """
 
     name: str
@@ -112,6 +112,7 @@ class Depth:
     since: str = ""
     axes: tuple[str, ...] = ()
     accumulate: bool = False
+    shifted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +194,12 @@ class Scan:
 @dataclass(frozen=True, slots=True)
 class Judge:
     """A kernel that walks notes whether it meets gates too strong for one anchor: whether `sums`, a gate's log values
-    summed over a chunk, are ever below -`limit` nats."""
+    summed over a chunk, are ever below -`limit` nats; in runs that reach further, below -`far` (both less SLACK)."""
 
     sums: str
     axis: str
     limit: Fraction
+    far: Fraction
 
     @property
     def least(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel, Line, Scan
@@ -10,6 +11,13 @@ from glagen.ir.recurrence import Composite
 from glagen.ir.tuned import Tuned
 
 COVERS = ("auto", "anchored", "guarded", "subchunk", "bisect")
+
+
+# In nats: how far growths reach at most, beside 16-bit inputs (see schedule/shift.py); and by how much less walks judge
+# (see ir.kernel.Judge), so that sums of other roundings do not find a row strong in a chunk that is not. A gate of -inf
+# has to be beyond both: walks for states clamp it to -128, but what they judge for does not, where gates are mild.
+FARTHEST, SLACK = Fraction(126), Fraction(1, 64)
+SHIFT = 92  # the power of two that decays have more, and growths less, in runs that reach so far
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Contract, Decay
-from glagen.ir.schedule import Growth
+from glagen.ir.schedule import FARTHEST, SHIFT, Growth
 from glagen.schedule.covers import GROWTH_LIMIT, Cover
 
 
@@ -23,6 +25,26 @@ def certificate(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Growth
         else:
             entries.append(Growth(str(decay), f"({decay.lower}, {decay.upper}]", 0.0, _forward(program, decay)))
     return tuple(entries)
+
+
+def _shifted(decay: Decay, cover: Cover) -> list[Growth]:
+    """What blocks of the whole chunk have in runs that reach further (see schedule/shift.py)."""
+    factor = SHIFT * math.log(2)
+    run = (
+        f"{cover.name}: beside 16-bit inputs, in runs for gates that come to -{float(FARTHEST):g} at least over a chunk"
+    )
+    decays = f"{run}: forward from the anchor, times 2^{SHIFT}, or in gradients from the middle of the sum"
+    growths = f"{run}: growth over a chunk, times 2^-{SHIFT}, or in gradients from the middle of the sum"
+    room = "times operands up to 1e10 stays below 3.4e38; never held in float16"
+    return [
+        Growth(f"2^{SHIFT} {decay}", f"(r, {decay.upper}]", factor, f"{decays}; exp({factor:.1f}) {room}"),
+        Growth(
+            f"2^-{SHIFT}/{decay}",
+            f"(r, {decay.lower}]",
+            float(FARTHEST) - factor,
+            f"{growths}; exp({float(FARTHEST) - factor:.1f}) {room}",
+        ),
+    ]
 
 
 def _forward(program: ChunkProgram, decay: Decay) -> str:
@@ -59,6 +81,7 @@ def _covered(program: ChunkProgram, decay: Decay, cover: Cover) -> list[Growth]:
                     "3.4e38; never held in float16"
                 )
                 entries.append(Growth(f"1/{decay}", f"(r, {decay.lower}]", cover.limit, reason))
+                entries += _shifted(decay, cover) if cover.limit == GROWTH_LIMIT else []
             case "leaf":
                 worst = leaf * -gate.domain.low
                 if not worst <= GROWTH_LIMIT:

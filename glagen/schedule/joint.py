@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glagen.ir.expr import Apply, Expr, Ref, number, rewrite
+from glagen.ir.expr import Apply, Expr, Ref, number, ref, rewrite
 from glagen.ir.kernel import Assign, Line, Scan, read, written
 from glagen.schedule.tile import tile
 
@@ -24,13 +24,13 @@ def joined(lines: list[Line], scans: tuple[Scan, ...]) -> tuple[list[Line], tupl
     """
     for decay in [x for x in lines if isinstance(x, Assign) and x.name.endswith("_to_end")]:
         match decay.mild:
-            case Apply(function="mul", args=(Ref() as growth, Ref() as whole)):
-                lines, scans = _joined(lines, scans, decay, growth, whole)
+            case Apply(function="mul", args=(Ref() as growth, Ref() as rest)):
+                lines, scans = _joined(lines, scans, decay, growth, rest)
     return lines, scans
 
 
 def _joined(
-    lines: list[Line], scans: tuple[Scan, ...], decay: Assign, growth: Ref, whole: Ref
+    lines: list[Line], scans: tuple[Scan, ...], decay: Assign, growth: Ref, rest: Ref
 ) -> tuple[list[Line], tuple[Scan, ...]]:
     """The same for the keys that one gate's decays to the chunk's end scale."""
     scaled = [x for x in lines if decay.name in read(x)]
@@ -43,11 +43,12 @@ def _joined(
         return lines, scans
     # what may outgrow float16
     wide: dict[Line, Line] = {decay: replace(decay, mild=growth), keys: replace(keys, rounded="wide")}
-    gate, axes = decay.name.removesuffix("_to_end"), tuple(index.axis for index in whole.indices)
-    soon = Assign(f"{gate}_soon", axes, whole, mild=number(1), still_mild=decay.still_mild)
-    late = Assign(f"{gate}_late", axes, number(1), mild=whole, still_mild=decay.still_mild)
+    gate, axes = decay.name.removesuffix("_to_end"), tuple(index.axis for index in rest.indices)
+    left = tile(f"{gate}_whole", *axes)
+    soon = Assign(f"{gate}_soon", axes, left, mild=ref("%UNIT"), still_mild=decay.still_mild)
+    late = Assign(f"{gate}_late", axes, number(1), mild=rest, still_mild=decay.still_mild)
     dots = tuple(replace(dot, wide=dot.wide or dot in added) for dot in scan.added)
-    update = _with(scan.update, {whole.name: soon.name})
+    update = _with(scan.update, {left.name: soon.name})
     scan = replace(scan, update=update, added=dots, late=tile(late.name, *axes))
     return [*(wide.get(x, x) for x in lines), soon, late], (scan,)
 

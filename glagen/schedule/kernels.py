@@ -9,10 +9,11 @@ from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs_of
 from glagen.ir.expr import Expr, plus, ref
 from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, Tiles, read, written
-from glagen.schedule.covers import Cover
+from glagen.ir.schedule import FARTHEST
+from glagen.schedule.covers import GROWTH_LIMIT, Cover
 from glagen.schedule.joint import joined
 from glagen.schedule.lower import Lowering
-from glagen.schedule.mild import judged, lightened, unguarded
+from glagen.schedule.mild import lightened, unguarded
 from glagen.schedule.operands import as_read
 from glagen.schedule.order import begun, heaviest_first, in_order, phases, pruned
 from glagen.schedule.partial import local_sums, require_whole
@@ -72,7 +73,7 @@ def build(
     forward = shape.name in FORWARD
     all_turned = bool(shape.whole) and gated_sides(program) not in STATES_TURNED
     lowering = Lowering(program, covers, shape.looped, statements, turned=all_turned, causal=forward)
-    lines: list[Line] = lightened(lowering.run(), shape.looped, forward)
+    lines: list[Line] = lightened(lowering.run(), forward, bool(shape.whole))
     stores = []
     for goal in goals:
         tile_name, extra = _summed(goal)
@@ -119,8 +120,11 @@ def build(
 def _judges(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Judge, ...]:
     """What tells chunks of strong gates: the sums that a state's decay over the chunk is made of."""
     guarded = [gate for gate in program.gates if gate.name in covers and covers[gate.name].finds_depth]
-    limits = {gate.name: judged(Fraction(covers[gate.name].limit)) for gate in guarded}
-    return tuple(Judge(f"log_{gate.name}_whole", gate.axes[0], limits[gate.name]) for gate in guarded)
+    limits = [Fraction(covers[gate.name].limit) for gate in guarded]
+    far = [FARTHEST if limit == Fraction(GROWTH_LIMIT) else limit for limit in limits]
+    names = [f"log_{gate.name}_whole" for gate in guarded]
+    axes = [gate.axes[0] for gate in guarded]
+    return tuple(Judge(*each) for each in zip(names, axes, limits, far, strict=True))
 
 
 def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:

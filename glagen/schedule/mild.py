@@ -4,7 +4,8 @@ The first run takes sequences alone in whose chunks log gates come to no more th
 least sum is then that of the last row, they need no bound from below, decays to the chunk's end are no smaller than one
 growth can make up for, and all anchored paths run from the chunk's start. (H200, bf16, B4 T4096 H64 K=V=128: gla's key
 gradients take 1.36 ms, and 1.73 ms without this.) In forwards, what comes before strong gates is to have the same bits
-in the second run: where another form would give others, that run takes it too.
+in the second run: where another form would give others, that run takes it too. How far growths reach beside 16-bit
+inputs is in shift.py.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from glagen.ir.expr import Apply, Expr, Ref, apply, plus, times
+from glagen.ir.expr import Apply, Expr, Ref, apply, number, plus, ref, times
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Kernel, Line, RowSum, Store, read
+from glagen.ir.schedule import SLACK
+from glagen.schedule.covers import GROWTH_LIMIT
+from glagen.schedule.shift import halved, shifted
 from glagen.schedule.tile import tile
 
 
-def lightened(lines: list[Line], looped: str | None, causal: bool) -> list[Line]:
-    """The same lines, with what they are for mild gates, where that is less; `looped` is the axis of which a program
-    takes block by block. `causal`: no bit may depend on later gates."""
+def lightened(lines: list[Line], causal: bool, walks: bool) -> list[Line]:
+    """The same lines, with what they are for mild gates, where that is less. `causal`: no bit may depend on later
+    gates; `walks`: they keep states on chip."""
     for depth in [line for line in lines if isinstance(line, Depth)]:
         gate = depth.source.name
         lines = _with_paths_from_start(lines, gate)
@@ -31,16 +35,15 @@ def lightened(lines: list[Line], looped: str | None, causal: bool) -> list[Line]
         if since is None:
             continue
         lines = [_unlimited(x, since) if isinstance(x, Blocks) and _is_anchored(x, gate) else x for x in lines]
+        limit: Expr | None = number(SLACK - depth.limit)
+        rest = f"{gate}_whole"  # what is left of a state from the growth's anchor on
+        if depth.limit == Fraction(GROWTH_LIMIT):
+            lines, rest = (shifted if causal or walks else halved)(lines, gate, since)
+            limit = ref(f"%{float(SLACK)} - LIMIT")
         if whole is not None:
-            limit = judged(depth.limit) if causal else None
-            lines = [_of_all_steps(x, since, whole, _growth(lines, gate), limit) for x in lines]
+            growth, limit = _growth(lines, gate), limit if causal else None
+            lines = [_of_all_steps(x, since, whole, growth, rest, limit) for x in lines]
     return lines
-
-
-def judged(limit: Fraction) -> Fraction:
-    """How far gates may come to in sum over a chunk to count as mild: a little less than `Depth` goes by, so that sums
-    of other roundings do not find a row strong in a chunk that is not."""
-    return limit - Fraction(1, 64)
 
 
 def for_mild_gates(kernel: Kernel) -> Kernel:
@@ -133,16 +136,18 @@ def _unlimited(blocks: Blocks, since: RowSum) -> Blocks:
     return replace(blocks, body=tuple(line(x) for x in blocks.body))
 
 
-def _of_all_steps(line: Line, since: RowSum, whole: Assign, growth: Assign | None, limit: Fraction | None) -> Line:
-    """A gate's sum over the chunk, and decays to the chunk's end, by the sums from its start. With a limit, second runs
-    make the sum so too, and the decays of columns in which it is within the limit."""
+def _of_all_steps(
+    line: Line, since: RowSum, whole: Assign, growth: Assign | None, rest: str, limit: Expr | None
+) -> Line:
+    """A gate's sum over the chunk, and decays to the chunk's end, by the sums from its start; `rest` is what is left
+    from the growth's anchor. With a limit, second runs make the sum so too, and decays of columns that are within."""
     gate = since.source.name
     sums = tile(since.name, *since.axes)
     match line:
         case Assign() if line is whole:
             return replace(line, mild=sums) if limit is None else replace(line, expr=sums, least=True)
         case Assign(name=name) if name == f"{gate}_to_end" and growth is not None:
-            mild = times(tile(growth.name, *growth.axes), tile(f"{gate}_whole", *whole.axes))
-            still = None if limit is None else (tile(whole.name, *whole.axes), -limit)
+            mild = times(tile(growth.name, *growth.axes), tile(rest, *whole.axes))
+            still = None if limit is None else (tile(whole.name, *whole.axes), limit)
             return replace(line, mild=mild, still_mild=still)
     return line

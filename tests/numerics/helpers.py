@@ -74,16 +74,20 @@ def changed_before(
     mode: str,
     columns: tuple[int, int] = (20, 24),
 ) -> list[str]:
-    """The outputs of which bits before a step depend on whether gates from there on are mild or strong."""
-    case, cut = Case(1, 100, 2, *columns), 60
-    mild, strong = (draw(document, regime, case) for regime in ("unit", "strong"))
+    """The outputs of which bits before a step depend on how strong gates are from there on: as in the regimes `unit`,
+    for which the first run is made, `strong`, which reaches further, and `extreme`, which asks for more than that."""
+    case, cut, changed = Case(1, 100, 2, *columns), 60, []
     timed = [d.name for d in document.declarations if "t" in d.axes]
-    mixed = {n: torch.cat([mild.arguments[n][:, :cut], strong.arguments[n][:, cut:]], 1) for n in timed}  # type: ignore[index]
-    before, after = (
-        op_results(document, module, problem, precision, device, mode)
-        for problem in (mild, replace(mild, arguments=mild.arguments | mixed))
-    )
-    return [n for n in output_names(document) if not torch.equal(before[n][:, :cut], after[n][:, :cut])]
+    for first, then in (("unit", "strong"), ("unit", "extreme"), ("strong", "extreme")):
+        drawn, other = (draw(document, regime, case) for regime in (first, then))
+        mixed = {n: torch.cat([drawn.arguments[n][:, :cut], other.arguments[n][:, cut:]], 1) for n in timed}  # type: ignore[index]
+        before, after = (
+            op_results(document, module, problem, precision, device, mode)
+            for problem in (drawn, replace(drawn, arguments=drawn.arguments | mixed))
+        )
+        names = [n for n in output_names(document) if not torch.equal(before[n][:, :cut], after[n][:, :cut])]
+        changed += [f"{n}, {first} then {then}" for n in names]
+    return changed
 
 
 # -- how kernels are arranged, which goes by the room on a GPU ---------------------------------------------------------

@@ -2,9 +2,10 @@
 
 NAME is a spec, whose committed module is taken, or `random`: specs as tests/strategies.py makes them, or `local_sums`,
 `divisors` or `numbers`: its LOCAL_SUMS, DIVISORS and NUMBERED, or `guarded`, a spec with that cover, or `mixed`, some
-with gates in float32 beside float16, or `pieces`, some with sequences in pieces, or `few_rows`, some in bfloat16 with
-hardly a row, or one of those that `main` tells apart. In a process of its own, with TRITON_INTERPRET=1 from the start:
-Triton reads it when it is imported. Prints a report as JSON; exits 1 if a comparison fails.
+with gates in float32 beside float16, or `pieces`, some with sequences in pieces, or `few_rows` and `resets`, some in
+bfloat16 with hardly a row and with gates of -inf, or one of those that `main` tells apart. In a process of its own,
+with TRITON_INTERPRET=1 from the start: Triton reads it when it is imported. Prints a report as JSON; exits 1 if a
+comparison fails.
 """
 
 from __future__ import annotations
@@ -132,6 +133,8 @@ def main(name: str) -> int:
         return told([row for spec in APART for row in with_scores_apart(spec)])
     if name == "few_rows":
         return told([row for spec in FEW_ROWS for row in of_few_rows(spec)])
+    if name == "resets":
+        return told([row for spec in ("gla", "gla_v") for row in resets_in_bfloat16(spec)])
     if name == "random":
         test_the_kernels_are_the_recurrence()
         return 0
@@ -206,20 +209,31 @@ def with_exact_gates(name: str, gates: list[str]) -> list[dict]:
 
 def second_runs() -> list[dict]:
     """Programs of heads and sequences that have strong gates run again, and no others: beside each other in a batch,
-    and packed, where the strong one is shorter than a chunk. On chip, with chunk states stored, those of outputs."""
+    and packed, where the strong one is shorter than a chunk. On chip, with chunk states stored, those of outputs; and
+    where a chunk's gates come to no more than a growth reaches at most, all that stays on chip, in a run for those."""
     module = generated("gla")
     T, H = 2 * module.CHUNK, 2
     rows = []
+    q, k, v = (torch.randn(2, T, H, n).half().requires_grad_() for n in (20, 20, 24))
+    g = torch.full((2, T, H, 20), -0.1, dtype=torch.float16)
+    g[1, :, 1, 7] = -3.75  # 120 nats a chunk
+    module._stays_on_chip = lambda *_: True
+    given = {"q": q, "k": k, "v": v, "g": g.requires_grad_(), "states": "saved"}
+    for run, steps in (("FAR", {"fused": [T], "fused_value_gradients": [T]}), ("STRONG", {"outputs": [0]})):
+        found = runs_again(module, run, **given)
+        expected = {f"gla_{name}_kernel": counts for name, counts in steps.items()}
+        expected |= {f"gla_{name}_gradients_kernel": [0] for name in ("key", "value")} if run == "STRONG" else {}
+        rows.append({"run": run, "found": found, "ok": found == expected})
     for lengths in (None, [0, T - 5, T - 5, T, 3 * T - 7]):
         shape = (3, T, H) if lengths is None else (1, 3 * T, H)
         q, k, v = (torch.randn(*shape, n).half().requires_grad_() for n in (20, 20, 24))
         g = torch.full((*shape, 20), -0.1, dtype=torch.float16)
         strong, steps = (g[1, :, 1, 7], T) if lengths is None else (g[0, T - 5 : T, 1, 7], 5)
-        strong.fill_(-20.0)
+        strong.fill_(-30.0)
         packed = None if lengths is None else torch.tensor(lengths)
         for on_chip, states in ((False, "saved"), (True, "saved"), (True, "recomputed")):
             module._stays_on_chip = lambda *_, chip=on_chip: chip
-            found = runs_again(module, q=q, k=k, v=v, g=g.requires_grad_(), cu_seqlens=packed, states=states)
+            found = runs_again(module, "STRONG", q=q, k=k, v=v, g=g.requires_grad_(), cu_seqlens=packed, states=states)
             makers = ["fused" if states == "recomputed" else "outputs", "key_gradients", "value_gradients"]
             expected = {f"gla_{name}_kernel": [steps] for name in makers}
             rows.append({"lengths": lengths, "states": states, "found": found, "ok": found == expected})
@@ -256,15 +270,15 @@ def without_gradients(name: str) -> list[dict]:
     return [{"spec": name, "ok": same and bool(dropped[0].isfinite().all())}]
 
 
-def runs_again(module: ModuleType, **given: torch.Tensor | str | None) -> dict[str, list[int]]:
-    """How many steps of a head each kernel writes in its second run, in a call and its backward."""
+def runs_again(module: ModuleType, run: str, **given: torch.Tensor | str | None) -> dict[str, list[int]]:
+    """How many steps of a head each kernel writes in a run, STRONG or FAR, in a call and its backward."""
     found: dict[str, set[int]] = {}
     launch = module._launch
 
     def watched(kernel, programs, device, *arguments, passes=({},), **constants):
         for one in passes:
             named = zip(kernel.arg_names, arguments, strict=False)
-            again = [x for name, x in named if name.endswith("_out_ptr") and x is not None and one.get("STRONG")]
+            again = [x for name, x in named if name.endswith("_out_ptr") and x is not None and one.get(run)]
             first = [x.clone() for x in again]
             for x in again:
                 x.fill_(UNWRITTEN)
@@ -358,6 +372,16 @@ def of_few_rows(name: str) -> list[dict]:
         expected = reference_results(document, problem, CPU)
         actual = op_results(document, module, problem, bf16, CPU, "saved")
         rows += compare(document, actual, expected, bf16, ("strong", str(seed), "bf16", "saved"))
+    return [{"spec": name, **row} for row in Report(name, "cpu", tuple(rows)).to_dict()["rows"]]
+
+
+def resets_in_bfloat16(name: str) -> list[dict]:
+    """The rows of a spec beside gates of -inf, which walks for states clamp in bfloat16, and others need not."""
+    document, module, bf16 = document_of(spec_text(name)), rounding(name), PRECISIONS["bf16"]
+    problem = draw(document, "reset", Case(2, 70, 2, 16, 16))
+    expected = reference_results(document, problem, CPU)
+    actual = op_results(document, module, problem, bf16, CPU, "saved")
+    rows = compare(document, actual, expected, bf16, ("reset", "", "bf16", "saved"))
     return [{"spec": name, **row} for row in Report(name, "cpu", tuple(rows)).to_dict()["rows"]]
 
 

@@ -319,6 +319,20 @@ BY_WGMMA = ["gla", "gla_sigmoid", "hgrn2", "rwkv6"]
 ON_CHIP = [*BY_WGMMA, "gla_kv", "gla_v", "lightning_attn", "linear_attn", "mamba2", "retnet", "simple_gla"]
 
 
+@pytest.mark.parametrize("in_memory", [False, True], ids=["on chip", "in memory"])
+@pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v"])
+def test_small_gradients_keep_their_digits(name, in_memory):
+    """Growths that reach further have a factor taken from them, but none where gates are mild."""
+    document, module = document_of(spec_text(name)), generated(name)
+    if not in_memory:
+        keep_on_chip(module)
+    given = {n: x.requires_grad_() for n, x in arguments(document, Case(2, 100, 2, 64, 64)).items()}
+    o, _ = getattr(module, name)(**given)
+    do = torch.randn_like(o)
+    whole, small = (torch.autograd.grad(o, given.values(), do * f, retain_graph=True) for f in (1.0, 2.0**-60))
+    assert all(torch.equal(x * 2.0**-60, y) for x, y in zip(whole, small, strict=True))
+
+
 @pytest.mark.parametrize("columns", [64, 128])
 @pytest.mark.parametrize("name", ON_CHIP)
 def test_walks_on_chip_and_chunks_in_turn(name, columns):

@@ -104,6 +104,11 @@ def test_few_rows_in_bfloat16():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_resets_in_bfloat16():
+    result = _worker("resets")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def _worker(name: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "tests.numerics.interpreter_worker", name],

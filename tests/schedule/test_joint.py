@@ -14,7 +14,7 @@ from tests.mutation.judge import plan_of
 
 BY_WGMMA = ["gla", "gla_sigmoid", "hgrn2", "rwkv6"]
 KEYS, WHOLE = ("t", "i"), ("i",)
-DECAY = Assign("g_to_end", KEYS, ref("decay", KEYS), mild=times(ref("g_up", KEYS), ref("g_whole", WHOLE)))
+DECAY = Assign("g_to_end", KEYS, ref("decay", KEYS), mild=times(ref("g_up", KEYS), ref("g_rest", WHOLE)))
 FADED = Assign("k_to_end", KEYS, times(ref("k", KEYS), ref("g_to_end", KEYS)), rounded="narrow")
 UPDATE = times(ref("S", ("i", "j")), ref("g_whole", WHOLE))
 ADDED = Dot("S", ("i", "j"), Operand("k_to_end", ("s", "i")), Operand("v", ("s", "j")), accumulate=True)
@@ -50,7 +50,7 @@ def test_keys_alone_have_it_where_values_have_gates_too():
     made, (scan,) = assigns(kernel.lines), kernel.scans
     decays = {n: x.mild for n, x in made.items() if n.startswith("gate_") and n.endswith("_to_end")}
     assert isinstance(decays["gate_k_to_end"], Ref) and "_up_anchored" in decays["gate_k_to_end"].name
-    assert {r.name for r in refs(decays["gate_v_to_end"])} == {"gate_v_up_anchored", "gate_v_whole"}
+    assert {r.name for r in refs(decays["gate_v_to_end"])} == {"gate_v_up_anchored", "gate_v_rest"}
     assert scan.late == ref("gate_k_late", WHOLE)
 
 
@@ -85,7 +85,8 @@ def run(lines: list[Line], scan: Scan, mild: bool, given: dict[str, float]) -> d
 
 def test_both_forms_give_the_same_numbers():
     """With and without, in runs for mild gates and in others."""
-    given = {"k": 3.0, "v": 5.0, "S": 13.0, "g_up": 4.0, "g_whole": 0.125, "decay": 0.5}
+    given = {"k": 3.0, "v": 5.0, "S": 13.0, "decay": 0.5, "g_whole": 0.125, "%UNIT": 0.25}
+    given |= {"g_up": 4.0 * 0.25, "g_rest": 0.125 / 0.25}  # a unit less, and a unit more
     lines: list[Line] = [DECAY, FADED]
     changed, (after,) = joined(lines, (FORWARD,))
     assert changed != lines

@@ -102,7 +102,7 @@ def test_decays_to_the_end_take_growths_that_are_there():
             mild = ends[f"gate_{side}_to_end"].mild
             assert mild is not None and {r.name for r in refs(mild)} == {
                 f"gate_{side}_up_anchored",
-                f"gate_{side}_whole",
+                f"gate_{side}_half",
             }
 
 

@@ -122,7 +122,7 @@ from glagen.parse import parse, read
 module, document = import_path(Path("generated/gla.py"), "generated"), parse(read(Path("specs/gla.yaml")))
 launched = targets.launches(module, document, torch.bfloat16, 128, 128, 9)
 found = [x.options for x in launched if x.kernel is module.gla_fused_kernel]
-mild = [x for x in found if not any(x[name] for name in ("STRONG", "PEEK", "TMA"))]
+mild = [x for x in found if not any(x[name] for name in ("STRONG", "PEEK", "FAR", "TMA"))]
 assert sorted(x["num_warps"] for x in mild) == [4, 8], mild
 """
     environment = {n: x for n, x in os.environ.items() if n != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT)}

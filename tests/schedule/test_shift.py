@@ -1,0 +1,76 @@
+"""How far growths reach beside 16-bit inputs: which kernels have a factor between growths and decays, and which one."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from glagen.emit.helpers import TRITON_HELPERS
+from glagen.ir.expr import Apply, refs, walk
+from glagen.ir.kernel import Assign, Blocks, Depth, Kernel
+from glagen.ir.schedule import FARTHEST, SHIFT, SLACK
+from glagen.schedule.covers import GROWTH_LIMIT
+from tests.mutation.judge import plan_of
+from tests.numerics.helpers import ROOT
+
+GUARDED = ["gla", "gla_v", "gla_kv", "hgrn2", "rwkv6"]
+
+
+def kernels_of(name: str) -> list[Kernel]:
+    return [k for k in plan_of(name, "guarded").kernels if k.runs_twice]
+
+
+def growths(kernel: Kernel) -> list[Assign]:
+    made = [x for line in kernel.lines for x in (line.body if isinstance(line, Blocks) else (line,))]
+    return [x for x in made if isinstance(x, Assign) and "_up_anchored" in x.name and x.name.startswith("gate_")]
+
+
+def calls(line: Assign) -> set[str]:
+    return {
+        x.function for expr in (line.expr, line.mild) if expr is not None for x in walk(expr) if isinstance(x, Apply)
+    }
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_forwards_and_walks_have_a_power_of_two(name):
+    """And gradients of chunks have the sum over half of the chunk, in the run for mild gates."""
+    for kernel in kernels_of(name):
+        of_chunks = kernel.of_gradients and not kernel.whole
+        assert growths(kernel), kernel.name
+        for line in growths(kernel):
+            assert ("lowered" in calls(line)) == (not of_chunks)
+            assert line.mild is not None
+            halved = any(r.name.endswith("_half") for r in refs(line.mild))
+            assert halved == of_chunks and not any(r.name.endswith("_half") for r in refs(line.expr))
+        assert all(x.shifted == (not of_chunks) for x in kernel.lines if isinstance(x, Depth))
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_walks_judge_by_what_their_readers_reach(name):
+    """What makes chunk states judges for outputs made from them, whose first run reaches as far as it always did."""
+    for kernel in plan_of(name, "guarded").kernels:
+        for judge in kernel.judges:
+            assert (judge.limit, judge.far) == (GROWTH_LIMIT, FARTHEST)
+
+
+def test_both_ends_are_normal_numbers():
+    """A growth and a decay of FARTHEST nats, with room for what they multiply; by the factor that kernels have."""
+    bits = float(FARTHEST) * 1.4426950408889634
+    assert bits - SHIFT < 127 - 36 and SHIFT - bits > -126 + 35
+    for helper in ("_raised", "_lowered"):
+        assert re.findall(r"2\.0\*\*-?(\d+)", TRITON_HELPERS[helper]) == [str(SHIFT)]
+        assert re.findall(r"y [+-] (\d+)\.0\)", TRITON_HELPERS[helper]) == [str(SHIFT)]
+
+
+def test_a_gate_of_minus_infinity_is_beyond_them():
+    """Walks for states judge by gates that are clamped, for kernels that take them as they are where gates are mild."""
+    (floor,) = re.findall(r"^FLOOR = tl.constexpr\((\S+)\)", (ROOT / "generated" / "gla.py").read_text(), re.M)
+    assert float(floor) < SLACK - FARTHEST < -GROWTH_LIMIT
+
+
+def test_the_certificate_says_how_far_they_reach():
+    found = {x.where: x.worst for x in plan_of("gla", "guarded").certificate}
+    worst = [value for text, value in found.items() if f"2^-{SHIFT}" in text]
+    assert worst and all(abs(value - (float(FARTHEST) - SHIFT * math.log(2))) < 1e-9 for value in worst)
