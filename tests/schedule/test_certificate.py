@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from glagen.derive import derive
 from glagen.errors import UnprovableError
 from glagen.ir.chunk import Carry, Contract
 from glagen.ir.interval import Interval
-from glagen.ir.schedule import Options
+from glagen.ir.schedule import SHIFT, Options
 from glagen.schedule import schedule
 from tests.mutation.judge import SPECS, document_of
 from tests.schedule.test_covers import blocks
@@ -40,15 +41,18 @@ def test_every_decay_has_its_entry(name, low, cover):
         growths = text.count("leaf ") + text.count("guard ")  # besides a decay
         assert len(entries) == (text.count(",") + 1 + growths if split else 1), decay
         assert (f"1/{decay}" in entries) == (split and growths > 0)
+        further = {f"2^{SHIFT} {decay}", f"2^-{SHIFT}/{decay}"}  # where growths reach further beside 16-bit inputs
+        assert set(said) & further == (further if split and "guard " in text else set())
     assert len({(e.where, e.interval) for e in plan.certificate}) == len(plan.certificate)
-    assert {w.removeprefix("1/") for w in said} == {str(d) for d in decays}
+    assert {re.sub(r"^(1/|2\^-?\d+[ /])", "", w) for w in said} == {str(d) for d in decays}
 
 
 @pytest.mark.parametrize(("name", "low", "cover"), list(itertools.product(SPECS, LOWS, ("auto", "bisect"))))
 def test_every_entry_is_finite_and_says_why(name, low, cover):
     for entry in planned(name, low, cover).certificate:
-        assert math.isfinite(entry.worst) and 0.0 <= entry.worst <= 60.0 and entry.reason
-        assert entry.where.startswith("1/") == (entry.worst > 0.0)
+        further = entry.where.startswith("2^")
+        assert math.isfinite(entry.worst) and 0.0 <= entry.worst <= (64.0 if further else 60.0) and entry.reason
+        assert (further or entry.where.startswith("1/")) == (entry.worst > 0.0)
 
 
 @pytest.mark.parametrize("low", [-5.0, -1.0, -3.75, -0.25])
