@@ -75,10 +75,12 @@ def changed_before(
     columns: tuple[int, int] = (20, 24),
 ) -> list[str]:
     """The outputs of which bits before a step depend on how strong gates are from there on: as in the regimes `unit`,
-    for which the first run is made, `strong`, which reaches further, and `extreme`, which asks for more than that."""
+    for which the first run is made, `strong`, for which beside 16-bit inputs there is one between, and `extreme`, which
+    asks for more than that."""
     case, cut, changed = Case(1, 100, 2, *columns), 60, []
     timed = [d.name for d in document.declarations if "t" in d.axes]
-    for first, then in (("unit", "strong"), ("unit", "extreme"), ("strong", "extreme")):
+    between = [("unit", "extreme"), ("strong", "extreme")] if precision.name in ("bf16", "fp16") else []
+    for first, then in [("unit", "strong"), *between]:
         drawn, other = (draw(document, regime, case) for regime in (first, then))
         mixed = {n: torch.cat([drawn.arguments[n][:, :cut], other.arguments[n][:, cut:]], 1) for n in timed}  # type: ignore[index]
         before, after = (
