@@ -18,8 +18,8 @@ from glagen.explain.outline import (
 )
 from glagen.ir.chunk import Carry, ChunkProgram, Contract, Decay, GateInfo, Point, Statement
 from glagen.ir.kernel import Blocks
-from glagen.ir.schedule import FARTHEST, Growth, Schedule
-from glagen.schedule.covers import guard_limit
+from glagen.ir.schedule import Growth, Schedule
+from glagen.schedule.covers import guard_limit, reach
 
 PICTURE = 16  # most rows of a picture
 Part = tuple[str, int]  # kind and leaf of ir.kernel.Blocks
@@ -121,7 +121,8 @@ def _part(kind: str, leaf: int, chunk: int, gate: GateInfo) -> Inline:
                 f"step before its first. {below}",
             )
         case "guard":
-            limit, far = guard_limit(gate.steep), float(FARTHEST)
+            limit = guard_limit(gate.steep)
+            far = float(reach(limit))
             return (
                 "`guard`: the whole chunk, with $r$ the step before its first. The factor of row $s$ is then a growth. "
                 f"It is used in those rows $t$ in which the gates since $r$ come to -{limit:g} at least, in "
@@ -129,7 +130,7 @@ def _part(kind: str, leaf: int, chunk: int, gate: GateInfo) -> Inline:
                 "blocks a row takes depends on nothing after it. (For gradients, which depend on what comes after "
                 "anyway, a chunk is halved for all rows alike, until the strongest log gate, in all rows of a block, "
                 f"would come to -{limit:g} at least; the blocks have a growth each.)"
-                + ("" if gate.steep else f" Beside inputs of 16 bits kernels have runs in which that is -{far:g}."),
+                + ("" if far == limit else f" Beside inputs of 16 bits kernels have runs in which that is -{far:g}."),
             )
         case "quarters":
             own = "Of rows of stronger gates it takes the diagonal, with no decay. " if "j" in gate.axes else ""

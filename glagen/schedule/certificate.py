@@ -7,7 +7,7 @@ import math
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Contract, Decay
 from glagen.ir.schedule import FARTHEST, SHIFT, Growth
-from glagen.schedule.covers import GROWTH_LIMIT, Cover
+from glagen.schedule.covers import GROWTH_LIMIT, Cover, reach
 
 
 def certificate(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Growth, ...]:
@@ -81,7 +81,7 @@ def _covered(program: ChunkProgram, decay: Decay, cover: Cover) -> list[Growth]:
                     "3.4e38; never held in float16"
                 )
                 entries.append(Growth(f"1/{decay}", f"(r, {decay.lower}]", cover.limit, reason))
-                entries += _shifted(decay, cover) if cover.limit == GROWTH_LIMIT else []
+                entries += _shifted(decay, cover) if reach(cover.limit) > cover.limit else []
             case "leaf":
                 worst = leaf * -gate.domain.low
                 if not worst <= GROWTH_LIMIT:

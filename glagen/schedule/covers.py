@@ -6,8 +6,10 @@ Decay(s->t) = Decay(s->r) Decay(r->t) for an anchor s <= r <= t, which makes sco
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from glagen.ir.interval import Interval
+from glagen.ir.schedule import FARTHEST
 
 # How far a growth factor 1/Decay may reach in nats: exp(60) times an operand of up to 1e12 is still finite in
 # bfloat16, TF32 and float32 (largest 3.4e38 = exp(88.7)).
@@ -64,6 +66,12 @@ def choose_cover(
 def guard_limit(steep: bool) -> float:
     """How far the gates of a guarded block may come to, in nats."""
     return STEEP_LIMIT if steep else GROWTH_LIMIT
+
+
+def reach(limit: float | Fraction) -> Fraction:
+    """How far gates may come to beside 16-bit inputs in runs that reach further (see shift.py), of which there are some
+    where the limit is that of a float's range."""
+    return FARTHEST if limit == GROWTH_LIMIT else Fraction(limit)
 
 
 def anchored_rows(domain: Interval, chunk: int) -> int:

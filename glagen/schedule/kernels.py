@@ -9,8 +9,7 @@ from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs_of
 from glagen.ir.expr import Expr, plus, ref
 from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, Tiles, read, written
-from glagen.ir.schedule import FARTHEST
-from glagen.schedule.covers import GROWTH_LIMIT, Cover
+from glagen.schedule.covers import Cover, reach
 from glagen.schedule.joint import joined
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import lightened, unguarded
@@ -121,10 +120,10 @@ def _judges(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Judge, ...
     """What tells chunks of strong gates: the sums that a state's decay over the chunk is made of."""
     guarded = [gate for gate in program.gates if gate.name in covers and covers[gate.name].finds_depth]
     limits = [Fraction(covers[gate.name].limit) for gate in guarded]
-    far = [FARTHEST if limit == Fraction(GROWTH_LIMIT) else limit for limit in limits]
-    names = [f"log_{gate.name}_whole" for gate in guarded]
-    axes = [gate.axes[0] for gate in guarded]
-    return tuple(Judge(*each) for each in zip(names, axes, limits, far, strict=True))
+    return tuple(
+        Judge(f"log_{gate.name}_whole", gate.axes[0], limit, reach(limit))
+        for gate, limit in zip(guarded, limits, strict=True)
+    )
 
 
 def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:

@@ -11,12 +11,11 @@ inputs is in shift.py.
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 
 from glagen.ir.expr import Apply, Expr, Ref, apply, number, plus, ref, times
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Kernel, Line, RowSum, Store, read
 from glagen.ir.schedule import SLACK
-from glagen.schedule.covers import GROWTH_LIMIT
+from glagen.schedule.covers import reach
 from glagen.schedule.shift import halved, shifted
 from glagen.schedule.tile import tile
 
@@ -37,7 +36,7 @@ def lightened(lines: list[Line], causal: bool, walks: bool) -> list[Line]:
         lines = [_unlimited(x, since) if isinstance(x, Blocks) and _is_anchored(x, gate) else x for x in lines]
         limit: Expr | None = number(SLACK - depth.limit)
         rest = f"{gate}_whole"  # what is left of a state from the growth's anchor on
-        if depth.limit == Fraction(GROWTH_LIMIT):
+        if reach(depth.limit) > depth.limit:
             lines, rest = (shifted if causal or walks else halved)(lines, gate, since)
             limit = ref(f"%{float(SLACK)} - LIMIT")
         if whole is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 
@@ -275,9 +273,8 @@ def test_pieces_that_stay_on_chip(name, chunks):
     document, module = document_of(spec_text(name)), generated(name)
     cut_in_pieces(module, chunks)
     keep_on_chip(module)
-    # of strong gates on both sides, 64 wide, gradients are over by a hundredth, in pieces or not (see README)
-    given = {"precisions": ["bf16"], "regimes": ["mild", "reset", "extreme" if name == "gla_kv" else "strong"]}
-    report = verify(document, module, "cuda", cases=[Case(2, 470, 8, 64, 64)], invariants=False, **given)
+    given = {"precisions": ["bf16"], "regimes": ["mild", "reset", "strong"], "invariants": False}
+    report = verify(document, module, "cuda", cases=[Case(2, 470, 8, 64, 64)], **given)
     assert not [f"{row}" for row in report.failures]
 
 
@@ -319,8 +316,7 @@ def test_without_gradients_outputs_have_the_same_bits_on_chip(name, columns):
 
 
 BY_WGMMA = ["gla", "gla_sigmoid", "hgrn2", "rwkv6"]
-ON_CHIP = [*BY_WGMMA, "gla_v", "lightning_attn", "linear_attn", "mamba2", "retnet", "simple_gla"]
-WIDER = [("gla_kv", 128)]  # with gates on both sides, for keys more than 64 wide
+ON_CHIP = [*BY_WGMMA, "gla_kv", "gla_v", "lightning_attn", "linear_attn", "mamba2", "retnet", "simple_gla"]
 
 
 @pytest.mark.parametrize("in_memory", [False, True], ids=["on chip", "in memory"])
@@ -337,7 +333,8 @@ def test_small_gradients_keep_their_digits(name, in_memory):
     assert all(torch.equal(x * 2.0**-60, y) for x, y in zip(whole, small, strict=True))
 
 
-@pytest.mark.parametrize(("name", "columns"), [*itertools.product(ON_CHIP, (64, 128)), *WIDER])
+@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize("name", ON_CHIP)
 def test_walks_on_chip_and_chunks_in_turn(name, columns):
     """As with many heads: the forward keeps the state on chip and stores what enters each chunk (that of mamba2, whose
     chunk states are to be exact, makes them as ever), so does the walk back, and kernels take chunks in turn."""
