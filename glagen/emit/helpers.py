@@ -73,6 +73,18 @@ def _sum_before(x, TERMS: tl.constexpr):
         total = tl.sum(tl.where(row[:, None] > row[None, :], x[None, :], 0.0), axis=1)
     return total
 ''',
+    "_dot_in_two": '''
+@_jit
+def _dot_in_two(x, y, PRECISION: tl.constexpr):
+    """x @ y; beside bfloat16 in two terms: x as it is rounded, and what that cuts off."""
+    if y.dtype == BFLOAT16:
+        near = x.to(BFLOAT16)
+        product = tl.dot((x - near.to(tl.float32)).to(BFLOAT16), y)
+        product += tl.dot(near, y)
+    else:
+        product = tl.dot(x.to(y.dtype), y, input_precision=PRECISION)
+    return product
+''',
     "_column_sums": '''
 @_jit
 def _column_sums(x, STORED: tl.constexpr):

@@ -287,17 +287,17 @@ class KernelPrinter(KernelLoads):
         for judge in self.kernel.judges:
             self._line(f"{judge.least} = tl.minimum({judge.least}, {judge.sums})")
 
-    def _operand(self, operand: Operand, first: bool, shared: str, wide: bool) -> str:
-        name = f"{identifier(operand.name)}.to({'WIDE' if wide else 'DOT'})"
+    def _operand(self, operand: Operand, first: bool, shared: str, kept: str) -> str:
+        name = f"{identifier(operand.name)}.to({kept})" if kept else identifier(operand.name)
         straight = operand.indices.index(shared) == (1 if first else 0)
         return name if straight else f"tl.trans({name})"
 
     def _dot(self, line: Dot) -> None:
         shared = next(a for a in line.x.indices if a in line.y.indices)
-        x = self._operand(line.x, True, shared, line.wide)
-        y = self._operand(line.y, False, shared, line.wide)
-        sign = "+=" if line.accumulate else "="
-        self._line(f"{identifier(line.name)} {sign} tl.dot({x}, {y}, input_precision=PRECISION)")
+        x = self._operand(line.x, True, shared, "" if line.split else "WIDE" if line.wide else "DOT")
+        y = self._operand(line.y, False, shared, "WIDE" if line.wide else "DOT")
+        product = f"_dot_in_two({x}, {y}, PRECISION)" if line.split else f"tl.dot({x}, {y}, input_precision=PRECISION)"
+        self._line(f"{identifier(line.name)} {'+=' if line.accumulate else '='} {product}")
 
     def _row_sum(self, line: RowSum) -> None:
         source = self._upright(line.source.name)

@@ -58,7 +58,8 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """name = x @ y over the index they share. `wide`: an operand is a sum or a growth, which may outgrow float16."""
+    """name = x @ y over the index they share. `wide`: an operand is a sum or a growth, which may outgrow float16.
+    `split`: x counts with what its rounding to bfloat16 cuts off, for too much else was rounded before."""
 
     name: str
     axes: tuple[str, str]
@@ -66,6 +67,7 @@ class Dot:
     y: Operand
     accumulate: bool = False
     wide: bool = False
+    split: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +224,8 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The most columns of the key and value axis in a tile, by the type of the tensors.
-
-    float16 needs more registers than bfloat16, for its sums are multiplied in three terms.
-    """
+    """The most columns of the key and value axis in a tile, by the type of the tensors. float16 needs more registers
+    than bfloat16, for its sums are multiplied in three terms."""
 
     bfloat16: tuple[int, int]
     float16: tuple[int, int]
