@@ -78,21 +78,23 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     outs = {o.name: "None" for o in program.outputs}
     nothing = outs | {state: "None", final: "None"}
     late = {o.name: f"{identifier(o.name)} if {name} is None else None" for o in program.outputs}
-    config = "config if kept else _crowded(config, programs, K, V, dtype)" if text["crowds"] else "config"
-    reads = kernels["outputs"]
-    far = start(program, text, last | {state: f"{name} if kept else None"}, passes="[2:3]")  # beside 16-bit inputs
+    reads, saved = kernels["outputs"], last | {state: f"{name} if kept else None"}
+    mild = "[1:2]" if program.recurrence.part_of else "[1:3]"  # parts are in more terms than beside 16-bit inputs
+    walk = start(program, text, saved, passes=mild)
+    if text["crowds"]:
+        crowded = "config if kept else _crowded(config, programs, K, V, dtype)"
+        walk = start(program, text, saved, passes="[1:2]", config=crowded) + start(program, text, saved, passes="[2:3]")
     each = "math.gcd(slots // B, _blocks(slots // B, pieces))"  # of the chunks of a sequence, and of a piece
     unmade = {ready.tensor: "None" for ready in reads["kernel"].ready if _judged(kernels)}  # nor were they for the walk
     return [
         f'{chunk_states(state, "H")} if states != "recomputed" else None',
         *configure(program, text),
-        "judged = pieces > 1 and programs == N * H  # by the same walks; strong is then all that is not mild",
+        "judged = pieces > 1 and programs == N * H  # by the same walks",
         "if judged:",
         "    again = strong",
         "else:",
         *indented(start(program, text, nothing, passes="[:1]")),
-        *start(program, text, last | {state: f"{name} if kept else None"}, passes="[1:2]", config=config),
-        *([] if program.recurrence.part_of else ["if not judged:", *indented(far)]),
+        *walk,
         *start(program, text, late | last, passes="[3:]", by_threads=True),
         f"if {name} is not None:  # of what is strong: outputs of all its chunks at once, by right states",
         *indented(

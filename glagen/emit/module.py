@@ -191,8 +191,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges],
         "beyond": beyond,
         "nearest": _nearest(kernel),
-        # scores that a kernel makes for others serve gradients, too, which reach further in all runs
-        "shifts": " and (FAR or STRONG)" if kernel.scans else "" if kernel.name == "scores" else " and STRONG",
+        "shifts": " and (FAR or STRONG)" if kernel.scans else "",  # what is made once a chunk reaches further in all runs
         "notes": notes,
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in words],
         "uses": words & {"WIDE", "FEW", "MILD", "REAL", "SHIFTED", "UNIT", "LIMIT", "MOST", "blocks_i", "blocks_j"}
@@ -202,14 +201,14 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
 
 
 def _beyond(kernel: Kernel) -> str:
-    """What a walk notes of the gates that it met: 1 if they are too strong for one anchor; where it may run again, 2 if
-    they are for this run, but not for one that reaches further."""
+    """What a walk notes of the gates that it met: 1 if they are too strong for one anchor; 2 if they are for a run that
+    reaches less far, this or another. (Of those who read the notes of a walk for gradients, all reach as far.)"""
     if not kernel.judges:
         return ""
-    near, most = (_below(kernel.judges, name) for name in ("LIMIT", "MOST"))
-    if kernel.runs_twice:
-        return f"tl.where({most}, 1, tl.where({near}, 2, 0)).to(tl.int8)"
-    return f"({most if kernel.of_gradients else _below(kernel.judges)}).to(tl.int8)"
+    near, most = _below(kernel.judges, "LIMIT" if kernel.runs_twice else ""), _below(kernel.judges, "MOST")
+    if near == most or (kernel.of_gradients and not kernel.runs_twice):
+        return f"({most}).to(tl.int8)"
+    return f"tl.where({most}, 1, tl.where({near}, 2, 0)).to(tl.int8)"
 
 
 def _nearest(kernel: Kernel) -> float:

@@ -224,6 +224,16 @@ def second_runs() -> list[dict]:
         expected = {f"gla_{name}_kernel": counts for name, counts in steps.items()}
         expected |= {f"gla_{name}_gradients_kernel": [0] for name in ("key", "value")} if run == "STRONG" else {}
         rows.append({"run": run, "found": found, "ok": found == expected})
+    module._stays_on_chip = lambda *_: False
+    found = runs_again(module, "STRONG", **given)
+    expected = {f"gla_{name}_kernel": [0] for name in ("outputs", "key_gradients", "value_gradients")}
+    rows.append({"run": "in memory", "found": found, "ok": found == expected})
+    in_pieces_of_one = generated("gla")
+    keep_on_chip(in_pieces_of_one)
+    cut_in_pieces(in_pieces_of_one, 1)
+    found = runs_again(in_pieces_of_one, "FAR", **given)
+    expected = {f"gla_{name}_kernel": [T] for name in ("fused", "fused_value_gradients")}
+    rows.append({"run": "in pieces", "found": found, "ok": found == expected})
     for lengths in (None, [0, T - 5, T - 5, T, 3 * T - 7]):
         shape = (3, T, H) if lengths is None else (1, 3 * T, H)
         q, k, v = (torch.randn(*shape, n).half().requires_grad_() for n in (20, 20, 24))
