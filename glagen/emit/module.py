@@ -191,7 +191,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges],
         "beyond": beyond,
         "nearest": _nearest(kernel),
-        "shifts": " and (FAR or STRONG)" if kernel.scans else "",  # what is made once a chunk reaches further in all runs
+        "shifts": " and (FAR or STRONG)" if kernel.scans else "",  # others reach further in all runs
         "notes": notes,
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in words],
         "uses": words & {"WIDE", "FEW", "MILD", "REAL", "SHIFTED", "UNIT", "LIMIT", "MOST", "blocks_i", "blocks_j"}

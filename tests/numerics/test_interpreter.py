@@ -104,8 +104,8 @@ def test_few_rows_in_bfloat16():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
-def test_resets_in_bfloat16():
-    result = _worker("resets")
+def test_with_the_roundings_of_bfloat16():
+    result = _worker("in_bfloat16")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from glagen.ir.kernel import Blocks, Kernel, Load, Loop, Scan, read, written
+from glagen.ir.kernel import Blocks, Dot, Kernel, Load, Loop, Scan, read, written
 from glagen.schedule.merge import merge_blocks
 from tests.mutation.judge import COVERS, SPECS, document_of, plan_of
 
@@ -133,3 +133,16 @@ def test_joining_blocks_keeps_lines_and_order(name, cover):
 
 def written_all(lines) -> set[str]:
     return {n for line in lines for n in written(line)}
+
+
+@pytest.mark.parametrize(("name", "cover"), CASES)
+def test_scores_that_decays_have_rounded_count_in_two_terms_where_gates_have_gradients(name, cover):
+    """Those of the other side's gates; what has no vector gate there has none that are rounded."""
+    plan = plan_of(name, cover)
+    sides = {axis for gate in plan.program.gates for axis in gate.axes}
+    for kernel in plan.kernels:
+        dots = [x for line in kernel.lines for x in (line.body if isinstance(line, Blocks) else (line,))]
+        split = [x for x in dots if isinstance(x, Dot) and x.split]
+        makes = any(store.target.startswith("d") for store in kernel.stores)
+        assert bool(split) == (len(sides) == 2 and makes and kernel.name.endswith("_gradients")), kernel.name
+        assert all(set(x.x.indices) == {"t", "s"} for x in split)
