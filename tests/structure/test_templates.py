@@ -25,11 +25,12 @@ def test_no_formula(path):
     assert found == ALLOWED.get(path.name, {})
 
 
-def test_products_among_the_helpers_are_sums_over_rows():
-    """These know neither gates nor what they sum: products with 0/1 matrices, and the sum of a product that a derived
-    statement asks for; no other helper multiplies."""
+def test_products_among_the_helpers_are_those_of_derived_statements():
+    """These know neither gates nor what they sum: products with 0/1 matrices, and, of what a statement asks for,
+    a product in two terms, and the sum of one; no other helper multiplies."""
     assert [name for name, source in TRITON_HELPERS.items() if "tl.dot(" in source] == [
         "_sum_rows",
+        "_dot_in_two",
         "_column_sums",
         "_dots_of_rows",
     ]
