@@ -79,11 +79,11 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     nothing = outs | {state: "None", final: "None"}
     late = {o.name: f"{identifier(o.name)} if {name} is None else None" for o in program.outputs}
     reads, saved = kernels["outputs"], last | {state: f"{name} if kept else None"}
-    mild = "[1:2]" if program.recurrence.part_of else "[1:3]"  # parts are in more terms than beside 16-bit inputs
-    walk = start(program, text, saved, passes=mild)
-    if text["crowds"]:
-        crowded = "config if kept else _crowded(config, programs, K, V, dtype)"
-        walk = start(program, text, saved, passes="[1:2]", config=crowded) + start(program, text, saved, passes="[2:3]")
+    crowded = "config if kept else _crowded(config, programs, K, V, dtype)" if text["crowds"] else "config"
+    far = not program.recurrence.part_of  # parts are in more terms than those which have a run between mild and strong
+    passes = "[1:3]" if far and not text["crowds"] else "[1:2]"
+    walk = start(program, text, saved, passes=passes, config=crowded)
+    walk += start(program, text, saved, passes="[2:3]") if far and text["crowds"] else []
     each = "math.gcd(slots // B, _blocks(slots // B, pieces))"  # of the chunks of a sequence, and of a piece
     unmade = {ready.tensor: "None" for ready in reads["kernel"].ready if _judged(kernels)}  # nor were they for the walk
     return [
