@@ -196,7 +196,7 @@ class Scan:
 @dataclass(frozen=True, slots=True)
 class Judge:
     """A kernel that walks notes whether it meets gates too strong for one anchor: whether `sums`, a gate's log values
-    summed over a chunk, are ever below -`limit` nats; in runs that reach further, below -`far` (both less SLACK)."""
+    summed over a chunk, are ever below -`limit` nats, or -`far` where runs reach further (both less SLACK)."""
 
     sums: str
     axis: str

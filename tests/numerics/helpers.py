@@ -79,8 +79,7 @@ def changed_before(
     asks for more than that."""
     case, cut, changed = Case(1, 100, 2, *columns), 60, []
     timed = [d.name for d in document.declarations if "t" in d.axes]
-    between = [("unit", "extreme"), ("strong", "extreme")] if precision.name in ("bf16", "fp16") else []
-    for first, then in [("unit", "strong"), *between]:
+    for first, then in (("unit", "strong"), ("unit", "extreme"), ("strong", "extreme")):
         drawn, other = (draw(document, regime, case) for regime in (first, then))
         mixed = {n: torch.cat([drawn.arguments[n][:, :cut], other.arguments[n][:, cut:]], 1) for n in timed}  # type: ignore[index]
         before, after = (
