@@ -3,7 +3,8 @@
 A candidate is an entry of a table, and is tried in the module that a spec compiles to with that entry. Every one is
 first held to the recurrence, in processes of their own, for building kernels takes longest; those that pass are then
 timed one after another, each kernel where the op launches it. Whether a kernel of their own makes the scores
-(schedule/apart.py) is tried as a whole, with the best configurations of all that it concerns.
+(schedule/apart.py) is tried as a whole, with the best configurations of all that it concerns; and so are chunks of
+twice as many steps, for keys that are too wide for a state that stays on chip.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from glagen.bench.workloads import Call, call
 from glagen.errors import Source
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Ensemble, Options, Schedule
-from glagen.ir.tuned import CROWDED, Tuned, merged, power
+from glagen.ir.tuned import CROWDED, Heads, Tuned, merged, power
 from glagen.jobs import KILLED, processes
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
 from glagen.regimes import REGIMES, Case, draw
 from glagen.schedule.apart import scores
-from glagen.schedule.tiles import FASTER_FUSED, gated_sides, has_room
+from glagen.schedule.tiles import FASTER_FUSED, WIDE, gated_sides, has_room
 from glagen.verify import Results, reference_results, verify
 
 DTYPE = torch.bfloat16
@@ -67,23 +68,42 @@ def tune(
     if not import_text(compile_spec(source, Options(tuned=())))._on_triton(torch.empty(0, device=device, dtype=DTYPE)):
         raise ValueError(f"kernels do not run on {device}")
     for workload in workloads:
+        twice = _twice_as_long(planned, workload, device)
+        doubles = workload.K > WIDE and bool(_planned(source, (twice,)).doubled)
         with TemporaryDirectory() as folder:
-            case = Case(2, CHUNKS * planned.chunk + 5, HEADS, workload.K, workload.V)
-            yield from _tuned(planned, Oracle(source, workload, device, case, Path(folder, "expected.pt")), jobs, say)
+            case = Case(2, CHUNKS * planned.chunk * (2 if doubles else 1) + 5, HEADS, workload.K, workload.V)
+            oracle = Oracle(source, workload, device, case, Path(folder, "expected.pt"))
+            say(f"{workload.name}: running the recurrence")
+            oracle.run()
+            given = call(parse(source), workload, device, DTYPE)
+            found: Table = ()
+            for x in _tuned(oracle, given, jobs, say, ()):
+                found = merged(found, (x,))
+                yield x
+            if doubles:
+                doubled = tuple(_tuned(oracle, given, jobs, say, (twice,)))
+                say(f"{workload.name}: timing the op")
+                if _whole(source, doubled, given) < GAIN * _whole(source, found, given):
+                    yield from doubled
 
 
-def _tuned(planned: Schedule, oracle: Oracle, jobs: int, say: Say) -> Iterator[Tuned]:
-    """What is worth keeping for one workload."""
+def _planned(source: Source, table: Table) -> Schedule:
+    planned = plan(parse(source), Options(tuned=table))
+    assert isinstance(planned, Schedule)
+    return planned
+
+
+def _tuned(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> Iterator[Tuned]:
+    """What is worth keeping for one workload, beside what is in the table."""
     source, workload, device = oracle.source, oracle.workload, oracle.device
-    say(f"{workload.name}: running the recurrence")
-    oracle.run()
-    given = call(parse(source), workload, device, DTYPE)
+    planned = _planned(source, base)
     plain: Table = ()
-    for x in _measured(oracle, given, jobs, say, ()):
+    for x in _measured(oracle, given, jobs, say, base):
         plain += (x,)
         yield x
     if scores(planned.program):
-        apart = tuple(_measured(oracle, given, jobs, say, (_scores_apart(planned, workload, device),)))
+        made_apart = merged(base, (_scores_apart(planned, workload, device),))
+        apart = tuple(_measured(oracle, given, jobs, say, made_apart))
         say(f"{workload.name}: timing the op")
         made = any(x.kernel == "scores" for x in apart)
         if made and _whole(source, merged(plain, apart), given) < GAIN * _whole(source, plain, given):
@@ -91,12 +111,13 @@ def _tuned(planned: Schedule, oracle: Oracle, jobs: int, say: Say) -> Iterator[T
 
 
 def _measured(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> Iterator[Tuned]:
-    """The best for each kernel that is faster than by the rule; of those that `base` concerns, if it is not empty."""
+    """The best for each kernel that is faster than by the rule, or in `base`; of those that scores made by a kernel of
+    their own concern, if they are in `base`."""
     source, workload, device = oracle.source, oracle.workload, oracle.device
-    planned = plan(parse(source), Options(tuned=base))
-    assert isinstance(planned, Schedule)
-    kernels = [k for k in planned.kernels if not (k.whole and k.tiles.bfloat16[0] < workload.K)]
-    kernels = [k for k in kernels if not base or k.ready or k.name == "scores"]
+    planned = _planned(source, base)
+    apart = any(x.kernel == "scores" for x in base)
+    kernels = [k for k in planned.kernels if not k.whole or (k.tiles.bfloat16[0] >= workload.K and not planned.doubled)]
+    kernels = [k for k in kernels if not apart or k.ready or k.name == "scores"]
     tried = [x for kernel in kernels for x in candidates(planned, kernel, workload, device)]
     roomy = {k.name for k in kernels if has_room(k)}
     crowded = [replace(x, kernel=CROWDED) for x in tried if x.kernel in roomy]
@@ -140,13 +161,21 @@ def _scores_apart(planned: Schedule, workload: Workload, device: torch.device) -
     return replace(_configuration(planned, "scores", workload, device), block_K=64, block_V=16)
 
 
+def _twice_as_long(planned: Schedule, workload: Workload, device: torch.device) -> Tuned:
+    """What has chunks of twice as many steps: a walk for the states of these, as the rule would."""
+    like = _configuration(planned, "states", workload, device)
+    tile = {"block_K": min(64, like.K), "block_V": min(WIDE, like.V), "stages": 3}
+    return replace(like, chunk=2 * planned.chunk, **tile)  # type: ignore[arg-type]
+
+
 def _configuration(planned: Schedule, kernel: str, workload: Workload, device: torch.device) -> Tuned:
     """One of a kernel, for heads like those of a workload, by nobody measured."""
-    K, V = power(workload.K), power(workload.V)
     major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
-    like = {"architecture": major, "gates": gated_sides(planned.program), "chunk": planned.chunk, "kernel": kernel}
+    heads: Heads = (major, str(DTYPE).removeprefix("torch."), power(workload.K), power(workload.V))
+    chunk = planned.chunk * (2 if heads in planned.doubled else 1)
+    architecture, dtype, K, V = heads
+    like = {"architecture": architecture, "gates": gated_sides(planned.program), "chunk": chunk, "kernel": kernel}
     place = {"workload": str(workload), "device": _described(device)}
-    dtype = str(DTYPE).removeprefix("torch.")
     tile = {"block_K": K, "block_V": V, "warps": 4, "stages": 1, "run": 1}
     return Tuned(**like, dtype=dtype, K=K, V=V, **tile, rule=0.0, measured=0.0, **place)  # type: ignore[arg-type]
 

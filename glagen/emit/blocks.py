@@ -19,7 +19,8 @@ class Language:
     """How a language chooses by a mask (`where`); and, if a chunk is halved as often as a tile `{depth}` says: how many
     levels of `{most}` there are (`levels`), a mask `{mask}` in these (`reached`) and in the blocks that are left
     (`within`). If each row has a depth: the levels (`row_levels`), a row's depth beside columns (`row`), and a mask in
-    `{those}` rows for which a mild chunk counts as well (`rows`). The first `straight` levels stand one after another
+    `{those}` rows for which a mild chunk counts as well (`rows`), and the depth of quarters, `{quarters}`, which are
+    halved `{rest}` times more down to single rows (`quarters`). The first `straight` levels stand one after another
     where registers last: which rows are halves is then known to the compiler, and one need not wait for the other.
     In a run for mild gates: pairs of rows that a product with decays serves (`past`), which are the mask `{mask}` in
     others (`mild`). When a row has its own apart (`apart`), and for rows of depth `{row}` (`own`)."""
@@ -31,6 +32,7 @@ class Language:
     row_levels: str
     row: str
     rows: str
+    quarters: str
     straight: int
     past: str
     mild: str
@@ -46,6 +48,7 @@ IN_TRITON = Language(
     row_levels="tl.max({depth})",
     row="{depth}[:, None]",
     rows="({mask}) & ({those}) if STRONG else {mask}",
+    quarters="LEVELS - {rest}",
     straight=2,
     past="past",
     mild="{mask} if STRONG else past",
@@ -60,6 +63,7 @@ IN_TORCH = Language(
     row_levels="{most}",
     row="{depth}[..., :, None]",
     rows="({mask}) & ({those})",
+    quarters="{quarters}",
     straight=0,
     past=f"{ROW} > {OTHER}",
     mild="{mask}",
@@ -126,7 +130,10 @@ def _opening(line: Blocks, chunk: int, language: Language) -> tuple[list[str], l
                 *_between(where),
             ]
         case "leaf" | "quarters":
-            pairs, sums = (f" & ({row} == 2)", f" & ({row} <= 2)") if line.kind == "quarters" else ("", "")
+            pairs, sums = "", ""
+            if line.kind == "quarters":
+                depth = language.quarters.format(quarters=_levels(chunk, leaf), rest=_levels(leaf, 1))
+                pairs, sums = f" & ({row} == {depth})", f" & ({row} <= {depth})"
             same = f"alike & ({ROW} > {OTHER}){pairs}"
             return [], [
                 ("alike", f"(row // {leaf})[:, None] == (row // {leaf})[None, :]", ()),
@@ -169,7 +176,7 @@ def _as_gates_ask(line: Blocks, chunk: int, language: Language, straight: int) -
     """The headers of loops over the levels of a chunk that is halved as often as its gates ask."""
     levels = language.row_levels if line.by_row else language.levels
     until = levels.format(depth=line.depth, most=_levels(chunk, line.leaf))
-    halves = f"# halves of {chunk // 2} rows and of these"
+    halves = "# halves of the chunk and of these"
     if not straight:
         return [f"for level in range({until}):  {halves}, as far as gates ask"]
     first = f"for level in tl.static_range({straight}):  {halves}"

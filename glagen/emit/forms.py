@@ -13,6 +13,7 @@ from glagen.emit.launch import (
     head,
     indented,
     launch,
+    lead_name,
     new,
     noted,
     start,
@@ -25,12 +26,14 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
 
 
-def launches(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    """The module's functions that run the forward and the backward on Triton."""
-    return ["\n".join(_forward(program, kernels)), "\n".join(_backward(program, kernels))]
+def launches(program: ChunkProgram, kernels: dict[str, KernelText], doubled: bool) -> list[str]:
+    """The module's functions that run the forward and the backward on Triton. `doubled`: how many steps a chunk has
+    depends on the heads."""
+    packing = f"_packing({PACKED}, {sizes_call(program.recurrence)}{f', {lead_name(program)}.dtype' * doubled})"
+    return ["\n".join(made(program, kernels, packing)) for made in (_forward, _backward)]
 
 
-def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
+def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str) -> list[str]:
     state = program.states[0].name
     name, initials, finals = identifier(state), [f"{state}_initial"], [f"{state}_final"]
     given = [*arguments(program), *initials, PACKED, "packing", *finals]
@@ -40,7 +43,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     return [
         f"def _forward_triton({', '.join([*arguments(program), *initials, PACKED, 'states'])}):",
         '    """Outputs, final states, and the states that enter each chunk (empty unless they are to be saved)."""',
-        f"    packing = _packing({PACKED}, {sizes_call(program.recurrence)})",
+        f"    packing = {packing}",
         *head(program),
         *indented(
             [
@@ -135,7 +138,7 @@ def _sums(program: ChunkProgram, kernels: dict[str, KernelText], prefix: str) ->
     return lines
 
 
-def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
+def _backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str) -> list[str]:
     (state,) = program.states
     name = identifier(state.name)
     initials = [f"{s.name}_initial" for s in program.states]
@@ -148,7 +151,7 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str
         '    """Gradients of the tensors in order, then of the initial states: those that `needs` asks for, else None.',
         "",
         '    Chunk states that are empty are made again."""',
-        f"    packing = _packing({PACKED}, {sizes_call(program.recurrence)})",
+        f"    packing = {packing}",
         *head(program),
         f"    if not {name}.numel():",
         f"        {name}{', _' * len(noted(kernels['states']))} = _states_triton({again})",

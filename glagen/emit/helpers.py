@@ -129,13 +129,13 @@ def _depth(gate, LIMIT: tl.constexpr):
 ''',
     "_row_depths": '''
 @_jit
-def _row_depths(gate, since, LIMIT: tl.constexpr, MOST: tl.constexpr, LEVELS: tl.constexpr):
+def _row_depths(gate, since, LIMIT: tl.constexpr, MOST: tl.constexpr, LEVELS: tl.constexpr, QUARTERS: tl.constexpr):
     """The same for what each row reads, by rows up to it: never if its log gates `since` the chunk's start come to
-    MOST nats at most, twice if the strongest would to LIMIT in a quarter of the chunk, else down to single rows."""
+    MOST nats at most, QUARTERS times if the strongest would to LIMIT in such a block, else LEVELS times."""
     row = tl.arange(0, gate.shape[0])
     strongest = -tl.min(gate.to(tl.float32), axis=1)
     strongest = tl.max(tl.where(row[:, None] >= row[None, :], strongest[None, :], 0.0), axis=1)
-    deep = tl.where(strongest * (gate.shape[0] // 4) > LIMIT, LEVELS, 2)
+    deep = tl.where(strongest * (gate.shape[0] >> QUARTERS) > LIMIT, LEVELS, QUARTERS)
     return tl.where(-tl.min(since, axis=1) > MOST, deep, 0)
 ''',
     "_in_blocks": '''

@@ -133,8 +133,13 @@ def remains(gate: GateInfo) -> str:
     return f"{gate.name}_remains"
 
 
+def lead_name(program: ChunkProgram) -> str:
+    """The tensor that the type and the device are read from."""
+    return identifier(lead(program.recurrence).name)
+
+
 def head(program: ChunkProgram) -> list[str]:
-    x = identifier(lead(program.recurrence).name)
+    x = lead_name(program)
     return [
         f"    {LAYOUT}, N, slots, first_slot, place = packing",
         f"    dtype, device = {x}.dtype, {x}.device",

@@ -109,7 +109,9 @@ def _context(schedule: Schedule) -> dict[str, Any]:
     in_turn = any(k["runs"] for k in kernels)
     twin = _twin(schedule)
     roles = {k["role"]: k for k in kernels}
-    run = [*walks(program, roles), *scores(program, roles), *launches(program, roles)]
+    doubled = bool(schedule.doubled)
+    steps = "_chunk(K, V, dtype)" if doubled else "CHUNK"
+    run = [*walks(program, roles), *scores(program, roles, steps), *launches(program, roles, doubled)]
     context: dict[str, Any] = {
         "name": rec.name,
         "op": rec.part_of or rec.name,  # what messages call it
@@ -117,6 +119,10 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "kept_count": 1,
         "doc": prose(rec.doc or rec.name),
         "chunk": schedule.chunk,
+        "levels": schedule.chunk.bit_length() - 1,
+        "doubled": schedule.doubled,
+        "steps": steps,
+        "chunk_here": "chunk" if doubled else "CHUNK",
         "helpers": _helpers(text),
         "farthest": float(FARTHEST),
         "shift": SHIFT,
@@ -194,7 +200,8 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "shifts": " and (FAR or STRONG)" if kernel.scans else "",  # others reach further in all runs
         "notes": notes,
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in words],
-        "uses": words & {"WIDE", "FEW", "MILD", "REAL", "SHIFTED", "UNIT", "LIMIT", "MOST", "blocks_i", "blocks_j"}
+        "uses": words
+        & {"WIDE", "FEW", "MILD", "REAL", "SHIFTED", "UNIT", "LIMIT", "MOST", "LEVELS", "blocks_i", "blocks_j"}
         | {f"blocks_{a}" for a in kernel.owned if a not in kernel.whole},
         "body": body,
     }

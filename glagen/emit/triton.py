@@ -277,9 +277,9 @@ class KernelPrinter(KernelLoads):
         source = identifier(line.source.name)
         found = f"_depth({source}, {float(line.limit)})"
         if line.since:
-            levels = self.chunk.bit_length() - 1
             most = "LIMIT" if line.shifted else float(line.limit)
-            found = f"_row_depths({source}, {identifier(line.since)}, {float(line.limit)}, {most}, {levels})"
+            quarters = f"LEVELS - {self.chunk.bit_length() - 3}"
+            found = f"_row_depths({source}, {identifier(line.since)}, {float(line.limit)}, {most}, LEVELS, {quarters})"
         self._line(f"{identifier(line.name)} = {found} if STRONG else 0")
 
     def _note_least(self) -> None:

@@ -10,7 +10,7 @@ from glagen.errors import InternalError
 from glagen.explain.outline import Block, Facts, Inline, Quote, Section, Subtitle, say
 from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Loop, RowSum
 from glagen.ir.schedule import FARTHEST, Schedule
-from glagen.ir.tuned import Tuned
+from glagen.ir.tuned import Tuned, place
 
 SIDE = {"i": "key", "j": "value"}
 POINTWISE = "pointwise work"
@@ -202,8 +202,7 @@ def _passes(line: Blocks, chunk: int) -> str:
 
 
 def _measured(x: Tuned) -> str:
-    where = f"compute capability {x.architecture}, {x.dtype}, heads of {x.K} by {x.V} and a little less"
-    return f"{where}: {x.configuration}"
+    return f"{place(x.heads)}: {x.configuration}"
 
 
 def _stages(count: int) -> str:

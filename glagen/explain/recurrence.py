@@ -25,6 +25,7 @@ from glagen.ir.document import EXTENT, Declaration, Document
 from glagen.ir.expr import Apply, Expr, Ref, refs
 from glagen.ir.recurrence import Gate, Recurrence
 from glagen.ir.schedule import Schedule
+from glagen.ir.tuned import place
 
 SIDES = {"K": "key side", "V": "value side", "scalar": "both sides alike"}
 KINDS = {
@@ -45,11 +46,12 @@ def spec(document: Document, schedule: Schedule) -> Section:
     blocks.append(Table(("name", "kind", "shape in a call", "values", "meaning, default"), rows))
     slots = ", $S$ is the number of slots (axis $s$)" if any("s" in d.axes for d in document.declarations) else ""
     auto = "chosen by glagen" if document.chunk is None else "as the spec asks"
+    twice = f"; {2 * schedule.chunk} for {' and for '.join(map(place, schedule.doubled))}" if schedule.doubled else ""
     blocks.append(
         say(
             "There are $B$ sequences of $T$ steps with $H$ heads; $K$ and $V$ are the widths of keys (axis $i$) and "
             f"values (axis $j$){slots}. Each head of each sequence has a state of its own. "
-            f"A chunk has {schedule.chunk} steps ({auto}).",
+            f"A chunk has {schedule.chunk} steps ({auto}{twice}).",
         )
     )
     return Section(f"The spec `{document.name}`", tuple(blocks))

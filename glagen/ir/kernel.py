@@ -123,11 +123,11 @@ class Blocks:
 
     bisect: halves of halves down to `leaf` rows; strips: rows n*leaf .. (n+1)*leaf against all before them;
     leaf: the diagonal blocks of `leaf` rows at once; offsets: their diagonals 1 .. leaf-1 one by one; guard: the
-    diagonal blocks that are left after halves; quarters: those of `leaf` rows, a quarter of the chunk; own: the
-    diagonal, of rows that have none of it in blocks with a growth, or of all where steps are few. `depth`: the
+    diagonal blocks that are left after halves; quarters: those of `leaf` rows, a quarter of the chunk as a rule; own:
+    the diagonal, of rows that have none of it in blocks with a growth, or of all where steps are few. `depth`: the
     tile that says how often the chunk is halved (see `Depth`); if it has rows (`by_row`), rows of depth 0 take the
-    chunk as one block of kind guard, those of depth 2 the quarters, and of others those have the diagonal, with no
-    decay to an anchor. "": always down to `leaf` rows.
+    chunk as one block of kind guard, those of the depth of quarters these, and of others those have the diagonal, with
+    no decay to an anchor. "": always down to `leaf` rows.
     """
 
     kind: str

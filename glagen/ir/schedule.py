@@ -8,7 +8,7 @@ from fractions import Fraction
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel, Line, Scan
 from glagen.ir.recurrence import Composite
-from glagen.ir.tuned import Tuned
+from glagen.ir.tuned import Heads, Tuned
 
 COVERS = ("auto", "anchored", "guarded", "subchunk", "bisect")
 
@@ -65,6 +65,7 @@ class Schedule:
     stored_by_tma: tuple[str, ...]  # the kernels that may have Hopper's TMA store chunk states (see emit/states.py)
     exact_states: bool  # chunk states stay in float32 and are made of float32, whatever dots read them in
     tuned: tuple[Tuned, ...]  # those of its kernels
+    doubled: tuple[Heads, ...]  # heads whose chunks have twice as many steps, as was measured to be faster
 
     @property
     def widest_fused(self) -> str:

@@ -17,6 +17,9 @@ DTYPES = ("bfloat16", "float16", "float32")
 CROWDED = "fused_crowded"  # the kernel `fused`, where it stores no states and multiprocessors have two programs each
 
 
+Heads = tuple[int, str, int, int]  # the major compute capability, the type of the inputs; K and V, powers of two
+
+
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """Tiles of one kernel that were right, and faster than the rule's, for heads of up to K by V columns.
@@ -48,11 +51,22 @@ class Tuned:
         return self.architecture, self.gates, self.chunk, self.kernel, self.dtype, self.K, self.V
 
     @property
+    def heads(self) -> Heads:
+        """On which GPUs, and for which heads."""
+        return self.architecture, self.dtype, self.K, self.V
+
+    @property
     def configuration(self) -> str:
         """What was measured, in words."""
         stages = f"{self.stages} stage{'s' * (self.stages > 1)}"
         in_turn = f", {self.run} chunks in turn" if self.run > 1 else ""
         return f"{self.block_K} by {self.block_V}; {self.warps} warps, {stages}{in_turn}"
+
+
+def place(heads: Heads) -> str:
+    """On which GPUs, and for which heads, in words."""
+    architecture, dtype, K, V = heads
+    return f"compute capability {architecture}, {dtype}, heads of {K} by {V} and a little less"
 
 
 def power(columns: int) -> int:

@@ -128,10 +128,25 @@ def note_launches(module: ModuleType, note: Callable[[str], object]) -> None:
 
 def scores_apart(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
     """A table by which a kernel of their own makes the scores of heads of so many columns, of all types."""
+    return _of_tiles(document, architecture, 1, ("scores",), heads)
+
+
+def twice_as_long(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
+    """A table by which the chunks of such heads have twice as many steps, for each of which scores are made apart."""
+    return _of_tiles(document, architecture, 2, ("states", "scores"), heads)
+
+
+def _of_tiles(
+    document: Document, architecture: int, chunks: int, kernels: tuple[str, ...], heads: tuple[tuple[int, int], ...]
+) -> tuple[Tuned, ...]:
+    """A table of 16 by 16 columns in a tile, for so many of the rule's chunks in one, and for all types."""
     program = derive(check(document))
-    kind = architecture, gated_sides(program), chunk_of(program), "scores"
+    kind = architecture, gated_sides(program), chunks * chunk_of(program)
     return merged(
-        Tuned(*kind, dtype, power(K), power(V), 16, 16, 4, 2, 2, 1.0, 0.5, "", "") for K, V in heads for dtype in DTYPES
+        Tuned(*kind, kernel, dtype, power(K), power(V), 16, 16, 4, 2, 2, 1.0, 0.5, "", "")
+        for kernel in kernels
+        for K, V in heads
+        for dtype in DTYPES
     )
 
 

@@ -42,6 +42,7 @@ from tests.numerics.helpers import (
     note_launches,
     scores_apart,
     spec_text,
+    twice_as_long,
 )
 
 FP32 = replace(PRECISIONS["fp32"], budget=1e-4)  # parameters' gradients are sums that cancel: see test_properties.py
@@ -135,6 +136,8 @@ def main(name: str) -> int:
         return told([carried(pieces, reverse) for pieces in (1, 2, 8, 9, 16, 20) for reverse in (False, True)])
     if name == "apart":
         return told([row for spec in APART for row in with_scores_apart(spec)])
+    if name == "doubled":
+        return told(in_chunks_twice_as_long("gla"))
     if name == "few_rows":
         return told([row for spec in FEW_ROWS for row in of_few_rows(spec)])
     if name == "in_bfloat16":
@@ -375,6 +378,25 @@ def carried(pieces: int, reverse: bool) -> dict:
     found = torch.cat([entering, last[:, None]], 1)
     error = float((found - torch.stack([*expected, state], 1)).abs().max())
     return {"pieces": pieces, "reverse": reverse, "error": error, "ok": error < 1e-6}
+
+
+def in_chunks_twice_as_long(name: str) -> list[dict]:
+    """The rows of heads whose chunks have twice as many steps, as a table says: with scores made apart and without, in
+    pieces; and whether strong gates change bits of outputs before them."""
+    document, (K, V) = document_of(spec_text(name)), (20, 24)
+    table = twice_as_long(document, 0, (K, V))
+    module = compiled(spec_text(name), tuned=tuple(x for x in table if x.kernel != "scores"))
+    assert module._chunk(K, V, torch.float32) == 2 * module._chunk(64, V, torch.float32) == 2 * module.CHUNK
+    given = {"cases": [Case(1, 80, 2, K, V)], "precisions": ["fp32"], "modes": ["saved"]}
+    rows = verify(document, module, regimes=["reset"], **given).to_dict()["rows"]
+    for precision in ("fp32", "fp16"):
+        found = changed_before(document, module, PRECISIONS[precision], CPU, "saved", (K, V))
+        rows.append({"precision": precision, "changed": found, "ok": not found})
+    apart = compiled(spec_text(name), tuned=table)
+    given = {"cases": [Case(2, 70, 2, K, V)], "invariants": False}
+    rows += verify(document, apart, precisions=["fp16"], regimes=["mild", "strong"], **given).to_dict()["rows"]
+    cut_in_pieces(apart)
+    return rows + verify(document, apart, precisions=["fp32"], regimes=["strong"], **given).to_dict()["rows"]
 
 
 def of_few_rows(name: str) -> list[dict]:

@@ -99,6 +99,11 @@ def test_what_enters_each_piece():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_chunks_of_twice_as_many_steps():
+    result = _worker("doubled")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_few_rows_in_bfloat16():
     result = _worker("few_rows")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]

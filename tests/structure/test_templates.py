@@ -12,7 +12,7 @@ from glagen.emit.helpers import TRITON_HELPERS, TWIN_HELPERS
 TEMPLATES = sorted((Path(__file__).parents[2] / "templates").glob("*.j2"))
 BUDGET = 150  # lines; the interface's docstrings and checks are the longest
 ALLOWED = {  # and how often
-    "launch.py.j2": {"cumsum(": 1},  # where packed sequences lie is a sum of their numbers of chunks
+    "chunks.py.j2": {"cumsum(": 1},  # where packed sequences lie is a sum of their numbers of chunks
 }
 FORMULA = ("exp(", "exp2(", "log(", "tl.dot(", "tl.sum(", "sigmoid(", "cumsum(", "einsum(", "matmul(", " @ ")
 

@@ -108,7 +108,7 @@ def test_what_is_no_table_is_told(text, message, tmp_path):
 def test_a_module_takes_what_was_measured_for_its_kernels(monkeypatch):
     pytest.importorskip("triton")
     source = Source("gla.yaml", spec_text("gla"))
-    others = (replace(ONE, gates="V"), replace(ONE, chunk=64))
+    others = (replace(ONE, gates="V"), replace(ONE, chunk=16))
     assert compile_spec(source, Options(tuned=others)) == compile_spec(source, Options(tuned=()))
     module = import_text(compile_spec(source, Options(tuned=(ONE, *others))))
 
@@ -122,6 +122,35 @@ def test_a_module_takes_what_was_measured_for_its_kernels(monkeypatch):
     assert row(capability=8) == row(K=256) == row(V=256) == rule
     assert row(K=64) == (64, 128, 4, 1) and row(dtype=torch.float16) == (64, 64, 4, 1)
     assert row("value_gradients") == rule
+
+
+def test_chunks_have_twice_as_many_steps_for_heads_measured_so(monkeypatch):
+    pytest.importorskip("triton")
+    source, wide = Source("gla.yaml", spec_text("gla")), replace(ONE, K=256)
+    twice = replace(wide, kernel="states", chunk=64)
+    module = import_text(compile_spec(source, Options(tuned=(ONE, wide, twice))))
+    assert ("outputs", 9, torch.bfloat16, 128, 128) in module.TUNED
+    assert ("outputs", 9, torch.bfloat16, 256, 128) not in module.TUNED, "measured in shorter chunks"
+
+    def chunk(K=256, V=128, dtype=torch.bfloat16, capability=9):
+        monkeypatch.setattr(module, "_capability", lambda: capability)
+        assert module._config("states", K, V, dtype)["CHUNK"] == module._chunk(K, V, dtype)
+        return module._chunk(K, V, dtype)
+
+    assert chunk() == chunk(K=200, V=65) == 64
+    assert chunk(K=128) == chunk(V=256) == chunk(dtype=torch.float16) == chunk(capability=8) == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("gla", "chunk: auto", "chunk: 32"), ("gla", "subchunk: auto", "subchunk: 16"), ("rwkv6", "", "")],
+    ids=["the spec's chunk", "the spec's sub-chunks", "no room in tiles"],
+)
+def test_chunks_that_have_no_more_steps(name, old, new):
+    source = Source("spec.yaml", spec_text(name).replace(old, new))
+    rows = tuple(replace(ONE, kernel=kernel) for kernel in ("states", "outputs"))
+    twice = tuple(replace(x, chunk=64, warps=1) for x in rows)
+    assert compile_spec(source, Options(tuned=(*rows, *twice))) == compile_spec(source, Options(tuned=rows))
 
 
 def test_walks_that_multiply_float32_take_nothing():

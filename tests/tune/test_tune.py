@@ -187,6 +187,27 @@ def test_scores_are_made_apart_if_all_of_the_op_gains(whole, kept, monkeypatch):
     assert found == [rows[32], *([rows[16], made] if kept else [])]
 
 
+@pytest.mark.parametrize(("gain", "K", "kept"), [(0.9, 256, True), (0.99, 256, False), (0.9, 128, None)])
+def test_chunks_have_twice_as_many_steps_if_all_of_the_op_gains(gain, K, kept, monkeypatch):
+    """Which is tried for heads with room, whose states are too wide to stay on chip."""
+    pytest.importorskip("triton")
+    tried = []
+
+    def measured(oracle, given, jobs, say, base):
+        tried.append({x.chunk for x in base})
+        yield replace(ONE, chunk=max([32, *(x.chunk for x in base)]), warps=1 + any(x.kernel == "scores" for x in base))
+
+    monkeypatch.setattr(tuning, "_measured", measured)
+    monkeypatch.setattr(tuning, "_whole", lambda source, table, given: gain if 64 in {x.chunk for x in table} else 1.0)
+    monkeypatch.setattr(tuning, "call", lambda *_: None)
+    monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
+    monkeypatch.setattr(tuning.Oracle, "run", lambda oracle: tried.append(oracle.case.T))
+    found = list(tuning.tune(SOURCE, CPU, [replace(TINY, K=K)], 1))
+    assert [x.chunk for x in found] == [32, 64][: 1 + bool(kept)]
+    more = [] if kept is None else [{64}, {64}]
+    assert tried == [tuning.CHUNKS * (32 if kept is None else 64) + 5, set(), {32}, *more]
+
+
 def test_a_configuration_that_is_wrong_or_cannot_be_launched_is_not_right(planned, monkeypatch):
     kernel = next(k for k in planned.kernels if k.name == "outputs")
     candidate = tuning.candidates(planned, kernel, TINY, CPU)[0]
