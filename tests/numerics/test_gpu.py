@@ -267,6 +267,19 @@ def test_later_strong_gates_change_no_earlier_bit_on_chip(name, columns):
     assert not changed_before(document, module, PRECISIONS["bf16"], torch.device("cuda"), "saved", columns)
 
 
+@pytest.mark.parametrize("walks", [4, 10**6], ids=["tiles as measured", "in pieces"])
+def test_chunks_of_twice_as_many_steps(walks):
+    """As heads of 256 by 512 have on Hopper: gates of any strength, and bits of outputs before strong ones."""
+    document, module = document_of(spec_text("gla")), generated("gla")
+    module._multiprocessors, module.LONG = lambda: walks, 1
+    if torch.cuda.get_device_capability()[0] == 9:
+        assert module._chunk(256, 512, torch.bfloat16) == 2 * module.CHUNK
+    cases = [Case(2, 333, 4, 256, 512), Case(1, 64, 2, 250, 500)]
+    report = verify(document, module, "cuda", cases=cases, precisions=["bf16"])
+    assert not [f"{row}" for row in report.failures]
+    assert not changed_before(document, module, PRECISIONS["bf16"], torch.device("cuda"), "saved", (256, 512))
+
+
 @pytest.mark.parametrize("chunks", [1, 2])
 @pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v", "linear_attn", "rwkv6", "simple_gla"])
 def test_pieces_that_stay_on_chip(name, chunks):
