@@ -17,6 +17,7 @@ from types import ModuleType
 import torch
 
 from glagen.regimes import Case
+from tests.interpreter import spare_the_interpreter
 from tests.mutation.judge import Judge, chosen, judge_all, label_of
 from tests.mutation.mutants import kernel_mutants
 
@@ -26,6 +27,7 @@ KERNEL_CASE = Case(1, 20, 1, 7, 5)
 def main(name: str, cover: str, every: str) -> None:
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise SystemExit("set TRITON_INTERPRET=1")
+    spare_the_interpreter()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         judge = Judge(name, cover, KERNEL_CASE, "fp32", 1e-4, load=lambda text: _from_file(text, Path(folder)))

@@ -29,6 +29,7 @@ from glagen.tolerances import PRECISIONS
 from glagen.variants import shared
 from glagen.verify import MODES, compare, op_results, reference_results, verify
 from tests import strategies
+from tests.interpreter import spare_the_interpreter
 from tests.numerics.bf16 import rounding
 from tests.numerics.helpers import (
     CPU,
@@ -63,6 +64,7 @@ ON_CHIP = [("gla", 2), ("gla_kv", 1), ("gla_v", 1), ("simple_gla", 1)]  # pieces
 def main(name: str) -> int:
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise SystemExit("set TRITON_INTERPRET=1")
+    spare_the_interpreter()
     torch.set_num_threads(1)
     if name == "local_sums":
         wide = Case(1, 20, 1, 40, 40)  # more than a tile holds of either axis
