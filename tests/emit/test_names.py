@@ -263,8 +263,10 @@ from glagen.pipeline import compile_spec
 from glagen.regimes import Case, draw
 from glagen.tolerances import PRECISIONS
 from glagen.verify import compare, op_results, reference_results
+from tests.interpreter import spare_the_interpreter
 from pathlib import Path
 torch.set_num_threads(1)
+spare_the_interpreter()
 text, folder = sys.argv[1:]
 source = Source("names.yaml", text)
 path = Path(folder) / "names.py"

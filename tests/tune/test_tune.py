@@ -39,6 +39,9 @@ from glagen.bench import Workload
 from glagen.errors import Source
 from glagen.regimes import REGIMES, Case
 from glagen.verify import verify
+from tests.interpreter import spare_the_interpreter
+
+spare_the_interpreter()
 
 def few(planned, kernel, workload, device, all=tuning.candidates):
     rows = {"key_gradients": ((16, 32, 4, 1, 1), (16, 32, 4, 2, 8)), "scores": ((16, 32, 4, 2, 8),)}
@@ -82,6 +85,9 @@ from glagen.pipeline import compile_spec, plan
 from glagen.regimes import Case
 from glagen.schedule.tiles import gated_sides
 from glagen.verify import verify
+from tests.interpreter import spare_the_interpreter
+
+spare_the_interpreter()
 
 source = Source("spec.yaml", open(sys.argv[1]).read())
 planned = plan(parse(source), Options(tuned=()))
