@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,12 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden files instead of comparing with them")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: a full collection looks at what tests make alone, as trees of generated modules."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -103,24 +103,24 @@ def compiled(form: str, names: dict[str, str] | None = None) -> str:
 
 
 @functools.cache
-def usual(form: str) -> tuple[str, dict[int, set[str]]]:
+def usual(form: str) -> tuple[ast.Module, dict[int, set[str]]]:
     """The module of names that nothing else has, and the names of its functions."""
-    text = compiled(form)
-    return text, functions(text)
+    tree = ast.parse(compiled(form))
+    return tree, functions(tree)
 
 
-def functions(text: str) -> dict[int, set[str]]:
+def functions(tree: ast.Module) -> dict[int, set[str]]:
     """The distinct names of each function, by the function's place in the module."""
-    found = {}
-    for n, node in enumerate(x for x in ast.walk(ast.parse(text)) if isinstance(x, ast.FunctionDef)):
+    found, nodes = {}, list(ast.walk(tree))
+    comprehensions = [(x, bound) for x in nodes if (bound := _bound(x))]  # whose own names hide those around them
+    own = {id(name) for _, bound in comprehensions for name in bound}
+    for n, node in enumerate(x for x in nodes if isinstance(x, ast.FunctionDef)):
         inner = [x for part in (node.args, *node.body) for x in ast.walk(part)]
-        own = {id(x) for comprehension in inner for x in _bound(comprehension)}
         names = [x.id for x in inner if isinstance(x, ast.Name) and id(x) not in own]
         found[n] = {*names, *(x.arg for x in inner if isinstance(x, ast.arg))}
-    comprehensions = [x for x in ast.walk(ast.parse(text)) if _bound(x)]  # whose own names hide those around them
-    for n, node in enumerate(comprehensions):
+    for n, (node, _) in enumerate(comprehensions):
         found[-2 - n] = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
-    found[-1] = {x.name for x in ast.parse(text).body if isinstance(x, ast.FunctionDef | ast.ClassDef)}
+    found[-1] = {x.name for x in tree.body if isinstance(x, ast.FunctionDef | ast.ClassDef)}
     return found
 
 
@@ -137,8 +137,7 @@ def words() -> tuple[str, ...]:
     """Every name the generated code uses, and those of derived tiles as they follow from what inputs may be called."""
     found: set[str] = set()
     for form in FORMS:
-        tree = ast.parse(usual(form)[0])
-        for node in ast.walk(tree):
+        for node in ast.walk(usual(form)[0]):
             match node:
                 case ast.Name(id=name) | ast.arg(arg=name):
                     found.add(name)
@@ -172,24 +171,26 @@ UNLIKE = "another number of functions"
 def merged(form: str, names: dict[str, str]) -> list[str]:
     """Functions in which two names have become one, or the reason why there is no module at all."""
     try:
-        text = compiled(form, names)
-        there = functions(text)
+        tree = ast.parse(compiled(form, names))
     except SpecError:
         return []  # refused, which is an answer too
     except Exception as e:
         return [f"{type(e).__name__}: {str(e)[:120]}"]
-    those = usual(form)[1]
+    there, those = functions(tree), usual(form)[1]
     if there.keys() != those.keys():
         return [UNLIKE]
-    places = [n.name for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)] + ["the module"]
-    return [places[n] for n in those if len(there[n]) < len(those[n])]
+    found = [n for n in those if len(there[n]) < len(those[n])]
+    places = [n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)] + ["the module"] if found else []
+    return [places[n] for n in found]
 
 
-def comparable(form: str, names: dict[str, str]) -> list[dict[str, str]]:
-    """The names, in halves as long as several make a module with another number of functions: of two states, those of
-    one text are shared, which a pair of names may change (an op `gate_k_` with a state `future_`)."""
-    if len(names) == 1 or merged(form, names) != [UNLIKE]:
-        return [names]
+def comparable(form: str, names: dict[str, str]) -> list[tuple[dict[str, str], list[str]]]:
+    """The names and where they merge, in halves as long as several make a module with another number of functions: of
+    two states, those of one text are shared, which a pair of names may change (an op `gate_k_` with a state `future_`).
+    """
+    there = merged(form, names)
+    if len(names) == 1 or there != [UNLIKE]:
+        return [(names, there)]
     items = list(names.items())
     halves = dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])
     return [part for half in halves for part in comparable(form, half)]
@@ -199,8 +200,8 @@ def test_no_name_of_a_spec_meets_a_word_of_the_code():
     assert len(words()) > 200
     found = []
     for form, several in trials():
-        for names in comparable(form, several):
-            if merged(form, names):
+        for names, there in comparable(form, several):
+            if there:
                 alone = {n: m for r, n in names.items() if (m := merged(form, {r: n}))}
                 found += [f"{form}: {n}: {', '.join(m)}" for n, m in alone.items()] or [f"{form}: {names}"]
     assert not found, f"{len(found)} collisions\n" + "\n".join(found)
