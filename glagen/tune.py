@@ -29,7 +29,7 @@ from glagen.bench.workloads import Call, call
 from glagen.errors import Source
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Ensemble, Options, Schedule
-from glagen.ir.tuned import CROWDED, Heads, Tuned, merged, power
+from glagen.ir.tuned import CROWDED, GIVEN_KERNELS, Heads, Tuned, merged, power
 from glagen.jobs import KILLED, processes
 from glagen.loader import import_text
 from glagen.parse import parse
@@ -69,7 +69,7 @@ def tune(
         raise ValueError(f"kernels do not run on {device}")
     for workload in workloads:
         twice = _twice_as_long(planned, workload, device)
-        doubles = workload.K > WIDE and bool(_planned(source, (twice,)).doubled)
+        doubles = workload.K > WIDE and bool(_planned(source, twice).doubled)
         with TemporaryDirectory() as folder:
             case = Case(2, CHUNKS * planned.chunk * (2 if doubles else 1) + 5, HEADS, workload.K, workload.V)
             oracle = Oracle(source, workload, device, case, Path(folder, "expected.pt"))
@@ -77,11 +77,11 @@ def tune(
             oracle.run()
             given = call(parse(source), workload, device, DTYPE)
             found: Table = ()
-            for x in _tuned(oracle, given, jobs, say, ()):
+            for x in _tuned(planned, oracle, given, jobs, say):
                 found = merged(found, (x,))
                 yield x
             if doubles:
-                doubled = tuple(_tuned(oracle, given, jobs, say, (twice,)))
+                doubled = tuple(_measured(oracle, given, jobs, say, twice))
                 say(f"{workload.name}: timing the op")
                 if _whole(source, doubled, given) < GAIN * _whole(source, found, given):
                     yield from doubled
@@ -93,17 +93,15 @@ def _planned(source: Source, table: Table) -> Schedule:
     return planned
 
 
-def _tuned(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> Iterator[Tuned]:
-    """What is worth keeping for one workload, beside what is in the table."""
+def _tuned(planned: Schedule, oracle: Oracle, given: Call, jobs: int, say: Say) -> Iterator[Tuned]:
+    """What is worth keeping for one workload, in chunks of as many steps as the rule says."""
     source, workload, device = oracle.source, oracle.workload, oracle.device
-    planned = _planned(source, base)
     plain: Table = ()
-    for x in _measured(oracle, given, jobs, say, base):
+    for x in _measured(oracle, given, jobs, say, ()):
         plain += (x,)
         yield x
     if scores(planned.program):
-        made_apart = merged(base, (_scores_apart(planned, workload, device),))
-        apart = tuple(_measured(oracle, given, jobs, say, made_apart))
+        apart = tuple(_measured(oracle, given, jobs, say, (_scores_apart(planned, workload, device),)))
         say(f"{workload.name}: timing the op")
         made = any(x.kernel == "scores" for x in apart)
         if made and _whole(source, merged(plain, apart), given) < GAIN * _whole(source, plain, given):
@@ -112,11 +110,11 @@ def _tuned(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> Ite
 
 def _measured(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> Iterator[Tuned]:
     """The best for each kernel that is faster than by the rule, or in `base`; of those that scores made by a kernel of
-    their own concern, if they are in `base`."""
+    their own concern, if these alone are in `base`."""
     source, workload, device = oracle.source, oracle.workload, oracle.device
     planned = _planned(source, base)
-    apart = any(x.kernel == "scores" for x in base)
-    kernels = [k for k in planned.kernels if not k.whole or (k.tiles.bfloat16[0] >= workload.K and not planned.doubled)]
+    apart, walks = [x.kernel for x in base] == ["scores"], GIVEN_KERNELS if planned.doubled else tuple(FASTER_FUSED)
+    kernels = [k for k in planned.kernels if not k.whole or (k.tiles.bfloat16[0] >= workload.K and k.name in walks)]
     kernels = [k for k in kernels if not apart or k.ready or k.name == "scores"]
     tried = [x for kernel in kernels for x in candidates(planned, kernel, workload, device)]
     roomy = {k.name for k in kernels if has_room(k)}
@@ -161,11 +159,12 @@ def _scores_apart(planned: Schedule, workload: Workload, device: torch.device) -
     return replace(_configuration(planned, "scores", workload, device), block_K=64, block_V=16)
 
 
-def _twice_as_long(planned: Schedule, workload: Workload, device: torch.device) -> Tuned:
-    """What has chunks of twice as many steps: a walk for the states of these, as the rule would."""
-    like = _configuration(planned, "states", workload, device)
-    tile = {"block_K": min(64, like.K), "block_V": min(WIDE, like.V), "stages": 3}
-    return replace(like, chunk=2 * planned.chunk, **tile)  # type: ignore[arg-type]
+def _twice_as_long(planned: Schedule, workload: Workload, device: torch.device) -> Table:
+    """What has chunks of twice as many steps, and kernels for them alone, as the rule would."""
+    like = replace(_scores_apart(planned, workload, device), chunk=2 * planned.chunk)
+    walk = replace(like, kernel="states", block_V=min(WIDE, like.V), stages=3)
+    on_chip = (replace(like, kernel=name, block_K=like.K, block_V=64, stages=2) for name in GIVEN_KERNELS)
+    return merged((like, walk), on_chip)
 
 
 def _configuration(planned: Schedule, kernel: str, workload: Workload, device: torch.device) -> Tuned:
@@ -242,8 +241,8 @@ def _is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool:
     document = parse(oracle.source)
     module = import_text(compile_spec(oracle.source, Options(tuned=merged(base, (candidate,)))))
     with ExitStack() as changes:
-        if _function(candidate.kernel) in FASTER_FUSED:
-            changes.enter_context(_changed(module, _stays_on_chip=_alone_on_chip(candidate.kernel)))
+        if _function(candidate.kernel) in (*FASTER_FUSED, *GIVEN_KERNELS):
+            changes.enter_context(_changed(module, **_on_chip(module, candidate.kernel)))
         try:
             with _changed(module, _multiprocessors=lambda: 0):  # so that small extents take it as it is
                 report = verify(
@@ -309,7 +308,7 @@ def _time(source: Source, kernel: str, table: Table, given: Call) -> float:
             spans.append(stop())
 
     totals = []
-    with _changed(module, _launch=launched, _stays_on_chip=_alone_on_chip(kernel)):
+    with _changed(module, _launch=launched, **_on_chip(module, kernel)):
         for _ in range(WARM + REPEATS):
             spans.clear()
             _run(module, name, kernel, given)
@@ -322,9 +321,10 @@ def _function(kernel: str) -> str:
     return "fused" if kernel == CROWDED else kernel
 
 
-def _alone_on_chip(kernel: str) -> Callable[..., bool]:
-    """In the place of a module's own: this kernel alone keeps the state on chip."""
-    return lambda name, *_: name == _function(kernel)
+def _on_chip(module: ModuleType, kernel: str) -> dict[str, Callable[..., bool]]:
+    """In the place of a module's own functions: this kernel alone keeps the state on chip."""
+    functions = [name for name in ("_stays_on_chip", "_is_given") if hasattr(module, name)]
+    return dict.fromkeys(functions, lambda name, *_: name == _function(kernel))
 
 
 def _run(module: ModuleType, name: str, kernel: str, given: Call) -> None:

@@ -24,6 +24,7 @@ from glagen.emit.walks import pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
+from glagen.ir.tuned import GIVEN, GIVEN_BACK
 
 
 def launches(program: ChunkProgram, kernels: dict[str, KernelText], doubled: bool) -> list[str]:
@@ -55,6 +56,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         *indented(_sums(program, kernels, "sums")),
         *indented([] if _judged(kernels) else _scores(program, kernels)),
         '    kept = states == "saved"',
+        *indented(_of_operands(program, kernels)),
         f"    {pieces(kernels['states'], 'H')}",
         '    if _stays_on_chip("fused", states, N * pieces * M, K, V, dtype):',
         "        if pieces > 1:",
@@ -66,7 +68,34 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         f"        {', '.join([name, *noted(kernels['states'])])} = _states_triton({', '.join(given)})",
         *indented(_scores(program, kernels) if _judged(kernels) else [], 2),
         *indented(launch(program, kernels["outputs"]), 2),
-        f"    return {results}, {name} if kept else _empty(0, dtype=_kept_type(dtype), device=device)",
+        f"    return {results}, {_saved(name)}",
+    ]
+
+
+def _saved(name: str) -> str:
+    """The chunk states that a forward returns."""
+    return f"{name} if kept else _empty(0, dtype=_kept_type(dtype), device=device)"
+
+
+def _operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> str:
+    """What walks are given, which is to be made."""
+    made = [identifier(store.target) for store in kernels["scores"]["kernel"].stores]
+    return f"{', '.join(made)}, strong = _operands_triton({', '.join([*arguments(program), 'packing'])})"
+
+
+def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
+    """The forward that keeps the state on chip and is given what it multiplies with it, if there is one."""
+    if GIVEN not in kernels:
+        return []
+    text, state = kernels[GIVEN], program.states[0].name
+    name, final = identifier(state), f"{state}_final"
+    results = ", ".join([*(identifier(o.name) for o in program.outputs), final])
+    return [
+        f'if _is_given("{GIVEN}", N * M, K, V, dtype):',
+        f"    {_operands(program, kernels)}",
+        f"    {chunk_states(state, 'H')} if kept else None",
+        *indented(launch(program, text, {"pieces": "1"})),
+        f"    return {results}, {_saved(name)}",
     ]
 
 
@@ -115,7 +144,7 @@ def _scores(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
     if "scores" not in kernels:
         return []
     text = kernels["scores"]
-    names = [identifier(store.target) for store in text["kernel"].stores]
+    names = [identifier(s.target) for s in text["kernel"].stores if s.target not in text["kernel"].given]
     given = [*arguments(program), "packing", *noted(text)]
     return [f"{', '.join(names)} = _scores_triton({', '.join(given)})"]
 
@@ -186,8 +215,10 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: st
             sums.setdefault(target, []).append(total)
         on_chip, twice = role == "value_gradients" and fused in kernels, text["kernel"].runs_twice
         lines += indented([] if on_chip else allocations)
-        asked = _asked(renamed, order, around=on_chip and not twice)
-        lines.append(f"    if not on_chip and {asked}:" if on_chip and not twice else f"    if {asked}:")
+        first = ["not on_chip"] * (on_chip and not twice) + ["not given"] * (on_chip and GIVEN_BACK in kernels)
+        lines.append(f"    if {' and '.join([*first, _asked(renamed, order, around=bool(first))])}:")
+        if GIVEN_BACK in kernels and not on_chip:
+            renamed["walks"] = "None if given else strong.shape[0] // B"
         lines += indented(_scores(program, kernels) if text["kernel"].ready else [], 2)
         lines += indented(configure(program, text), 2)
         passes = "[1 if on_chip else 0 :]" if on_chip and twice else ""
@@ -218,12 +249,24 @@ def _walk_back_on_chip(
     on_chip = [_asked(outs, order), *(f"{number} == M" for number in heads)]
     on_chip.append(f'_stays_on_chip("{role}", "saved", N * M, K, V, dtype)')
     renamed = {target: name for target, (name, _, _) in buffers.items()} | {"pieces": "1"}
+    states = [
+        chunk_states(state.adjoint_end, "M"),
+        f"{new(f'{state.adjoint}_initial', 'N', 'M', 'K', 'V')} if needs[{len(program.gradients)}] else None",
+    ]
+    given = []
+    if GIVEN_BACK in kernels:
+        conditions = [*on_chip[:-1], f'_is_given("{GIVEN_BACK}", N * M, K, V, dtype)']
+        given = [
+            f"given = {' and '.join(conditions)}",
+            "if given:",
+            *indented([*states, _operands(program, kernels), *launch(program, kernels[GIVEN_BACK], renamed)]),
+        ]
     return [
         *(f"{name} = {made} if needs[{order[target]}] else None" for target, (name, made, _) in buffers.items()),
         f"on_chip = {' and '.join(on_chip)}",
-        "if on_chip:",
-        f"    {chunk_states(state.adjoint_end, 'M')}",
-        f"    {new(f'{state.adjoint}_initial', 'N', 'M', 'K', 'V')} if needs[{len(program.gradients)}] else None",
+        *given,
+        "elif on_chip:" if given else "if on_chip:",
+        *indented(states),
         *indented(_scores(program, kernels) if text["kernel"].ready else []),
         *indented(_twice(program, text, renamed) if text["kernel"].runs_twice else launch(program, text, renamed)),
         "else:",

@@ -61,7 +61,7 @@ def start(
     values += [PACKED, "first_slot", renamed.get("pieces", "pieces")] if kernel.scans else ["place", "slots"]
     values += noted(text)
     if kernel.runs_twice:
-        values += ["strong.shape[0] // B" if text["notes"] else "again", "programs"]
+        values += [renamed.get("walks", "strong.shape[0] // B") if text["notes"] else "again", "programs"]
     values += [*text["scalars"], "T", heads]
     constants = [*(_group(program, name, heads, read) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     constants += ["FEW=T <= CHUNK"] * ("FEW" in text["uses"])

@@ -21,11 +21,15 @@ class KernelLoads(KernelStates):
         super().__init__(kernel, program, by_tma)
         # inputs without t: one value per head
         self.head_inputs = {d.name for d in program.recurrence.declarations if d.kind != "scalar" and not d.timed}
-        self.float32 = set(kernel.sums)  # in memory
+        self.float32 = set(kernel.sums) | {x.name for x in self._given_loads() if len(x.axes) == 1}  # in memory
         self.narrow: set[str] = set()  # tiles that may not be float32
         self.loaded: set[str] = set()  # scores that were made before
         of_steps = [x for x in kernel.lines if isinstance(x, Load) and x.axes == ("t",)]
         self.ahead = of_steps if kernel.name in WALKS else []
+
+    def _given_loads(self) -> list[Load]:
+        """What another kernel has made of each chunk."""
+        return [x for x in self.kernel.lines if isinstance(x, Load) and x.name in self.kernel.given]
 
     def _load(self, line: Load) -> None:
         if line.name not in self.float32:
@@ -57,7 +61,13 @@ class KernelLoads(KernelStates):
     def _tile_text(self, line: Load, chunk: str = "") -> str:
         axes = tuple(a for a in ("t", "i", "j") if a in line.axes)  # as the tensor lies in memory
         kind = "states" if axes == ("i", "j") else "head" if line.name in self.head_inputs else "rows"
-        return self._load_text(self._tensor(line.name, kind, axes), line.axes, chunk=chunk)
+        name = line.name
+        if name in self.kernel.given and "s" in line.axes:
+            name, kind = name.removesuffix("_T"), "matrices"
+        elif name in self.kernel.given:
+            kind = "chunks"
+        lies = ("t", "s") if kind == "matrices" else axes
+        return self._load_text(self._tensor(name, kind, lies), line.axes, chunk=chunk)
 
     def _load_ready(self, item: Line | Loop) -> None:
         """Scores that were made before, if any, ahead of what first uses them."""

@@ -21,7 +21,7 @@ class Tensor:
 
     rows: [B, T, H, axes]; head: [H, axes]; state: [N, H, K, V]; states: [slots, H, K, V];
     remains: [N, H, axes]; row_parts: [B, T, H, axes, blocks]; head_parts: [slots, H, axes, blocks];
-    matrices: [slots, H, CHUNK, CHUNK].
+    matrices: [slots, H, CHUNK, CHUNK]; chunks: [slots, H, axes], with CHUNK for t.
     `shared`: the constexpr that says how many heads of the kernel share one of the tensor's; "" if each has its own.
     """
 
@@ -83,6 +83,10 @@ class KernelMemory:
             owner = self.sources.get(name, name)
             words = f"of_{owner}", f"at_{owner}" + "_T" * (axes != tensor.axes)
             parts = [self._named(word, part) for word, part in zip(words, parts, strict=True)]
+        if tensor.kind == "chunks":  # rows past the end of a sequence are there as well
+            features = [a for a in axes if a in EXTENT]
+            mask = " & ".join(spread_triton(BOUND[a], (a,), axes) for a in features)
+            return " + ".join([f"{identifier(tensor.name)}_ptr", *parts]), mask
         mask = "in_next" if chunk else " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes)
         if len(axes) > 1 and tensor.kind != "state":
             mask = self._named(f"in_{''.join(axes)}", mask)
@@ -110,13 +114,15 @@ class KernelMemory:
             "state": f"sequence * {heads} + {h}",
             "remains": f"sequence * {heads} + {h}",
             "states": f"slot * {heads} + {h}",
+            "chunks": f"slot * {heads} + {h}",
         }[tensor.kind]
-        steps = [(EXTENT[a], spread_triton(a, (a,), axes)) for a in tensor.axes if a in EXTENT]
+        of_chunk = [("CHUNK", spread_triton("row", ("t",), axes))] if tensor.kind == "chunks" and "t" in axes else []
+        steps = of_chunk + [(EXTENT[a], spread_triton(a, (a,), axes)) for a in tensor.axes if a in EXTENT]
         steps += [(f"blocks_{a}", f"block_{a}") for a in self._part_axes(tensor)]
         extents = [extent for extent, _ in steps]
         begin = " * ".join([f"({begin})" if steps else begin, *extents])
         terms = [" * ".join([index, *extents[n + 1 :]]) for n, (_, index) in enumerate(steps)]
-        if "t" in axes:  # how far it is from one step to the next is one number
+        if "t" in axes and not of_chunk:  # how far it is from one step to the next is one number
             stride = f"({' * '.join([heads, *extents])})" if extents else heads
             terms.insert(0, f"{spread_triton('row', ('t',), axes)} * {stride}")
         inside = " + ".join(terms)

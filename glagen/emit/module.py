@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from typing import Any
@@ -13,8 +14,9 @@ from glagen.emit.forms import launches
 from glagen.emit.helpers import HELPER_NEEDS, TRITON_HELPERS, TWIN_HELPERS
 from glagen.emit.interface import default_lines, interface, lead
 from glagen.emit.memory import BLOCK, BOUND, EXTENT, READS
+from glagen.emit.notes import nearest, what_is_beyond
 from glagen.emit.pytorch import TwinPrinter
-from glagen.emit.scores import scores
+from glagen.emit.scores import operands, scores
 from glagen.emit.step import step
 from glagen.emit.triton import ROW_MASKS, KernelPrinter, counted
 from glagen.emit.walks import walks
@@ -22,9 +24,9 @@ from glagen.emit.words import identifier, prose
 from glagen.errors import Source
 from glagen.files import packaged
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.kernel import FORWARD, WALKS, Depth, Judge, Kernel
+from glagen.ir.kernel import FORWARD, WALKS, Kernel
 from glagen.ir.recurrence import Composite, Recurrence
-from glagen.ir.schedule import FARTHEST, SHIFT, SLACK, Growth, Schedule
+from glagen.ir.schedule import FARTHEST, SHIFT, Growth, Schedule
 from glagen.ir.tuned import CROWDED
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
@@ -88,6 +90,7 @@ def is_of(text: str, source: Source) -> bool:
     return bool(found) and found.group(1) == checksum(source.text)  # type: ignore[union-attr]
 
 
+@functools.cache  # which keeps templates as they were compiled: half of the time that a module takes
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(packaged("templates")),
@@ -111,7 +114,8 @@ def _context(schedule: Schedule) -> dict[str, Any]:
     roles = {k["role"]: k for k in kernels}
     doubled = bool(schedule.doubled)
     steps = "_chunk(K, V, dtype)" if doubled else "CHUNK"
-    run = [*walks(program, roles), *scores(program, roles, steps), *launches(program, roles, doubled)]
+    run = [*walks(program, roles), *scores(program, roles, steps), *operands(program, roles, steps)]
+    run += launches(program, roles, doubled)
     context: dict[str, Any] = {
         "name": rec.name,
         "op": rec.part_of or rec.name,  # what messages call it
@@ -142,6 +146,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "forward": ", ".join(f'"{k.name}"' for k in schedule.kernels if k.name in FORWARD),
         "walks": ", ".join(f'"{name}"' for name in WALKS),
         "tuned": schedule.tuned,
+        "notes_of_chunks": any(k["own_notes"] for k in kernels),
         "crowded": CROWDED if roles["fused"]["crowds"] else "",
         "from_shared": [roles[k.name]["function"] for k in schedule.kernels if k.whole and schedule.fused_by_wgmma],
         "by_tma": schedule.stored_by_tma,
@@ -168,8 +173,10 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     runs = not kernel.scans and any(x.kernel == kernel.name and x.run > 1 for x in schedule.tuned)
     printer = KernelPrinter(kernel, program, schedule.chunk, kernel.name in schedule.stored_by_tma)
     body = printer.print()
-    notes = kernel.runs_twice != bool(kernel.judges)  # that of a walk; one that has to judge by itself has none
-    beyond = _beyond(kernel)
+    notes = kernel.runs_twice != bool(
+        kernel.judges and kernel.scans
+    )  # that of a walk; one that judges by itself has none
+    beyond = what_is_beyond(kernel)
     words = set(re.findall(r"\w+", "\n".join([*body, beyond])))
     words |= {"SHIFTED"} if words & {"LIMIT", "UNIT"} else set()
     if notes and kernel.runs_twice and not kernel.reduces_heads:
@@ -194,41 +201,18 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "crowds": kernel.name == "fused" and any(x.kernel == CROWDED for x in schedule.tuned),
         "runs_twice": kernel.runs_twice,
         "described": sorted(printer.described),
-        "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges],
+        "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges if kernel.scans],
         "beyond": beyond,
-        "nearest": _nearest(kernel),
+        "nearest": nearest(kernel),
         "shifts": " and (FAR or STRONG)" if kernel.scans else "",  # others reach further in all runs
         "notes": notes,
+        "own_notes": bool(kernel.judges) and not kernel.scans,
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in words],
         "uses": words
         & {"WIDE", "FEW", "MILD", "REAL", "SHIFTED", "UNIT", "LIMIT", "MOST", "LEVELS", "blocks_i", "blocks_j"}
         | {f"blocks_{a}" for a in kernel.owned if a not in kernel.whole},
         "body": body,
     }
-
-
-def _beyond(kernel: Kernel) -> str:
-    """What a walk notes of the gates that it met: 1 if they are too strong for one anchor; 2 if they are for a run that
-    reaches less far, this or another. (Of those who read the notes of a walk for gradients, all reach as far.)"""
-    if not kernel.judges:
-        return ""
-    near, most = _below(kernel.judges, "LIMIT" if kernel.runs_twice else ""), _below(kernel.judges, "MOST")
-    if near == most or (kernel.of_gradients and not kernel.runs_twice):
-        return f"({most}).to(tl.int8)"
-    return f"tl.where({most}, 1, tl.where({near}, 2, 0)).to(tl.int8)"
-
-
-def _nearest(kernel: Kernel) -> float:
-    """How far its growths reach in runs that are not shifted, in nats, if it has others."""
-    limits = [x.limit for x in kernel.lines if isinstance(x, Depth) and x.shifted]
-    return float(min([*limits, *(x.limit for x in kernel.judges if x.far > x.limit)], default=0))
-
-
-def _below(judges: tuple[Judge, ...], limit: str = "") -> str:
-    """Is a sum of gates below what is judged by? `limit`: what a kernel calls that, where runs reach further."""
-    limits = [f"{float(SLACK)} - {limit}" if limit and x.far > x.limit else float(SLACK - x.limit) for x in judges]
-    found = [f"tl.min({x.least}) < {low}" for x, low in zip(judges, limits, strict=True)]
-    return found[0] if len(found) == 1 else " | ".join(f"({text})" for text in found)
 
 
 def tensor_shape(kind: str, axes: tuple[str, ...]) -> str:
@@ -242,6 +226,7 @@ def tensor_shape(kind: str, axes: tuple[str, ...]) -> str:
         "remains": ["N", "H"],
         "states": ["slots", "H"],
         "matrices": ["slots", "H"],
+        "chunks": ["slots", "H", *["CHUNK"] * ("t" in axes)],
     }[kind]
     tail = {"row_parts": ["blocks"], "head_parts": ["blocks"], "matrices": ["CHUNK", "CHUNK"]}.get(kind, [])
     return f"[{', '.join(lead + features + tail)}]"

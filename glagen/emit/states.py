@@ -114,7 +114,7 @@ class KernelStates(KernelMemory):
 
     def _chunk_states(self, saved: str) -> Tensor:
         """The tensor of chunk states, or of their gradients."""
-        optional = not (self.kernel.stores and self.kernel.of_gradients) or self.kernel.runs_twice
+        optional = not (self.kernel.stores and self.kernel.of_gradients) or self.kernel.runs_twice or bool(self.by_tma)
         return self._tensor(saved, "states", ("i", "j"), optional)
 
     def _last(self, scan: Scan) -> None:

@@ -6,8 +6,8 @@ import itertools
 
 from glagen.emit.blocks import IN_TRITON, opening_text
 from glagen.emit.lines import full_axes, summed_positions
-from glagen.emit.loads import KernelLoads
 from glagen.emit.memory import BOUND, EXTENT, Tensor, shape
+from glagen.emit.notes import KernelNotes
 from glagen.emit.pointwise import TRITON, Writer, spread_triton
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
@@ -49,7 +49,7 @@ def counted(turn: str, count: str) -> str:
     return f"for {turn} in (tl.static_range if {count} == 1 else range)(0, {count}):"
 
 
-class KernelPrinter(KernelLoads):
+class KernelPrinter(KernelNotes):
     """Prints the body of one kernel."""
 
     def __init__(self, kernel: Kernel, program: ChunkProgram, chunk: int, by_tma: bool = False) -> None:
@@ -91,7 +91,7 @@ class KernelPrinter(KernelLoads):
         self._line("for n in range(0, chunks):")
         self._enter()
         self._line("chunk = chunks - 1 - n" if k.direction == "reverse" else "chunk = n")
-        if any(scan.saved for scan in k.scans):
+        if any(scan.saved for scan in k.scans) or k.given:
             self._line("slot = first_slot + chunk")
         self._line("first = start + chunk * CHUNK")
         self._line("left = length - chunk * CHUNK")
@@ -114,8 +114,9 @@ class KernelPrinter(KernelLoads):
 
     def _chunk(self, scanned: bool = False) -> None:
         self._line("in_T = row < left")
+        self._begin_notes(scanned)
         self._body(self.kernel.body)
-        self._note_least()
+        self._note_least(self.kernel.looped, inside=False)
         self._keep_by_tma()
         for scan in self.kernel.scans if scanned else ():
             if not (isinstance(scan.update, Ref) and scan.update.name == scan.tile):
@@ -125,17 +126,20 @@ class KernelPrinter(KernelLoads):
             if scan.late is not None:
                 self._line(f"{identifier(scan.tile)} *= {self.writer.write(scan.late, scan.axes)}")
         for store in self.kernel.stores:
-            self._store_out(store)
+            if self.kernel.looped not in store.axes:
+                self._store_out(store)
+        self._store_notes(scanned)
 
     # -- what comes and goes ------------------------------------------------------------------------------------------
 
     def _out(self, store: Store) -> Tensor:
         blocked = [a for a in self.kernel.owned if a not in self.kernel.whole and a not in store.axes]
         kind = ("row_parts" if blocked else "rows") if "t" in store.axes else "head_parts"
-        kind = "matrices" if "s" in store.axes else kind
-        # a gradient that nobody wants is not given, nor outputs where a second walk makes states; sums for others are
+        kind = "matrices" if "s" in store.axes else "chunks" if store.target in self.kernel.given else kind
+        # a gradient that nobody wants is not given, nor outputs where a second walk makes states, nor operands of walks
+        # beside scores; sums for others are
         walks = bool(self.kernel.scans) and (self.kernel.of_gradients or self.kernel.runs_twice)
-        optional = self.kernel.reduces_heads or walks
+        optional = self.kernel.reduces_heads or walks or kind == "chunks"
         return self._tensor(f"{store.target}_out", kind, store.axes, optional)
 
     def _store_out(self, store: Store) -> None:
@@ -184,6 +188,10 @@ class KernelPrinter(KernelLoads):
         self._line(f"{a} = block_{a} * BLOCK_{extent} + tl.arange(0, BLOCK_{extent})")
         self._line(f"in_{extent} = {a} < {extent}")
         self._items(loop.body)
+        self._note_least(a, inside=True)
+        for store in self.kernel.stores:
+            if a in store.axes:
+                self._store_out(store)
         self._leave()
 
     def _any(self, line: Line | Loop) -> None:
@@ -281,11 +289,6 @@ class KernelPrinter(KernelLoads):
             quarters = f"LEVELS - {self.chunk.bit_length() - 3}"
             found = f"_row_depths({source}, {identifier(line.since)}, {float(line.limit)}, {most}, LEVELS, {quarters})"
         self._line(f"{identifier(line.name)} = {found} if STRONG else 0")
-
-    def _note_least(self) -> None:
-        """In a walk: the least sums of gates over a chunk, so far."""
-        for judge in self.kernel.judges:
-            self._line(f"{judge.least} = tl.minimum({judge.least}, {judge.sums})")
 
     def _operand(self, operand: Operand, first: bool, shared: str, kept: str) -> str:
         name = f"{identifier(operand.name)}.to({kept})" if kept else identifier(operand.name)

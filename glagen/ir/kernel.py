@@ -13,6 +13,7 @@ from fractions import Fraction
 from glagen.errors import InternalError
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import Expr, Ref, refs
+from glagen.ir.tuned import GIVEN
 
 # Which steps tau a row x sums over (`RowSum.select`), as 0/1 matrices [x, tau] of a chunk:
 #   through: tau <= x    before: tau < x    from: tau >= x    after: tau > x
@@ -123,11 +124,10 @@ class Blocks:
 
     bisect: halves of halves down to `leaf` rows; strips: rows n*leaf .. (n+1)*leaf against all before them;
     leaf: the diagonal blocks of `leaf` rows at once; offsets: their diagonals 1 .. leaf-1 one by one; guard: the
-    diagonal blocks that are left after halves; quarters: those of `leaf` rows, a quarter of the chunk as a rule; own:
-    the diagonal, of rows that have none of it in blocks with a growth, or of all where steps are few. `depth`: the
-    tile that says how often the chunk is halved (see `Depth`); if it has rows (`by_row`), rows of depth 0 take the
-    chunk as one block of kind guard, those of the depth of quarters these, and of others those have the diagonal, with
-    no decay to an anchor. "": always down to `leaf` rows.
+    diagonal blocks that are left after halves; quarters: those of `leaf` rows; own: the diagonal, of rows that have
+    none of it in blocks with a growth, or of all where steps are few. `depth`: the tile that says how often the chunk
+    is halved (see `Depth`); if it has rows (`by_row`), those of depth 0 take the chunk as one block of kind guard,
+    those of quarters' depth these, others the diagonal with no decay to an anchor. "": always down to `leaf` rows.
     """
 
     kind: str
@@ -209,7 +209,7 @@ class Judge:
         return f"{self.sums}_least"
 
 
-FORWARD = ("states", "scores", "outputs", "fused")  # the kernels that make states and outputs, by name
+FORWARD = ("states", "scores", "outputs", "fused", GIVEN)  # the kernels that make states and outputs, by name
 WALKS = ("states", "adjoint_states")  # those that keep what enters or leaves each chunk
 
 
@@ -224,8 +224,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The most columns of the key and value axis in a tile, by the type of the tensors. float16 needs more registers
-    than bfloat16, for its sums are multiplied in three terms."""
+    """The most columns of the key and value axis in a tile, by the type of the tensors (float16 has three terms)."""
 
     bfloat16: tuple[int, int]
     float16: tuple[int, int]
@@ -242,7 +241,7 @@ class Kernel:
     `sums`: local sums that it loads, for it has no more than a block of the axis they are over.
     `judges`: by what a kernel that walks notes whether gates are strong, if it or others need to know.
     `ready`: scores that it loads, all or none, where a kernel of their own has made them; then it does without the
-    lines of `spared`.
+    lines of `spared`. `given`: tiles of each chunk that one kernel makes for another, this for that or that for this.
     """
 
     name: str
@@ -260,6 +259,7 @@ class Kernel:
     judges: tuple[Judge, ...] = ()
     ready: tuple[Ready, ...] = ()
     spared: frozenset[Line] = frozenset()
+    given: tuple[str, ...] = ()
 
     @property
     def of_gradients(self) -> bool:

@@ -10,14 +10,23 @@ from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs
 from glagen.ir.expr import Expr, plus, ref
 from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, Tiles, read, written
 from glagen.schedule.covers import Cover, reach
+from glagen.schedule.given import apart
 from glagen.schedule.joint import joined
 from glagen.schedule.lower import Lowering
-from glagen.schedule.mild import lightened, unguarded
+from glagen.schedule.mild import for_any_gates, lightened, unguarded
 from glagen.schedule.operands import as_read
 from glagen.schedule.order import begun, heaviest_first, in_order, phases, pruned
 from glagen.schedule.partial import local_sums, require_whole
 from glagen.schedule.sums import added_to_states, added_to_tiles
-from glagen.schedule.tiles import STATES_TURNED, chunk_of, chunk_tiles, fused_tiles, gated_sides, scan_tiles
+from glagen.schedule.tiles import (
+    GIVEN_TILES,
+    STATES_TURNED,
+    chunk_of,
+    chunk_tiles,
+    fused_tiles,
+    gated_sides,
+    scan_tiles,
+)
 from glagen.schedule.turn import states_turned, turned
 
 
@@ -53,24 +62,34 @@ class Shape:
     save_states: bool = False
     reduces_heads: bool = False
     makes_sums: bool = False  # local ones, over the looped axis
+    given: bool = False  # it loads what needs neither a state nor value columns (see given.py)
 
 
 def build(
-    program: ChunkProgram, covers: dict[str, Cover], shape: Shape, goals: tuple[Goal, ...], carries: tuple[str, ...]
+    program: ChunkProgram,
+    covers: dict[str, Cover],
+    shape: Shape,
+    goals: tuple[Goal, ...],
+    carries: tuple[str, ...],
+    operands: tuple[Operand, ...] = (),
 ) -> Kernel:
     """The kernel of `shape` that stores `goals` and carries the states whose next value is in `carries`.
+
+    `operands`: tiles of a kernel that is given them, which this one makes (see given.py).
 
     Ensures: every tile is defined before it is used; sums over the looped axis are complete before they are; sums over
     an axis of which a program has one block are loaded, or parts that are stored as such.
     """
     states = {n for s in program.states for n in (s.name, s.adjoint_end)}
     wanted = [o.name for g in goals for o in g.parts] + list(carries)
+    if operands:
+        wanted += [x.name for x in program.outputs] + [s.end for s in program.states]
     blocked = [a for a in shape.owned if a not in shape.whole]
     absent = {"i", "j"} - {shape.looped} if shape.makes_sums else set(blocked)
     sums = {n: o for n, (a, o) in local_sums(program).items() if a in absent and n not in wanted}
     statements = needed(program, wanted, states | set(sums))
     forward = shape.name in FORWARD
-    all_turned = bool(shape.whole) and gated_sides(program) not in STATES_TURNED
+    all_turned = bool(shape.whole) and not shape.given and gated_sides(program) not in STATES_TURNED
     lowering = Lowering(program, covers, shape.looped, statements, turned=all_turned, causal=forward)
     lines: list[Line] = lightened(lowering.run(), forward, bool(shape.whole))
     stores = []
@@ -78,22 +97,30 @@ def build(
         tile_name, extra = _summed(goal)
         lines += extra
         stores.append(Store(goal.target, tile_name, goal.parts[0].indices))
+    stores += [Store(x.name, x.name, x.indices) for x in operands]
     scans = tuple(
         scan_of(program, s, lowering.updates[s.out.name], s.carried.name if shape.save_states else None)
         for s in statements
-        if isinstance(s, Carry)
+        if isinstance(s, Carry) and s.out.name in carries
     )
     carried = {scan.tile for scan in scans}
-    loads = _loads(program, lines, scans, stores, carried, sums)
+    if shape.given:
+        lines, operands = apart(lines, scans, stores)
+    elif operands:
+        lines = for_any_gates(lines)
+    ready = sums | {x.name: x for x in operands if shape.given}
+    loads = _loads(program, lines, scans, stores, carried, ready)
     lines, scans = added_to_states(unguarded(lines, stores), scans, stores)
-    if shape.whole:
+    if shape.given:
+        lines = added_to_tiles(lines, scans, stores)
+    elif shape.whole:
         lines, scans = (lines, scans) if all_turned else joined(lines, scans)
         lines = added_to_tiles(lines, scans, stores)
         lines, scans = (turned if all_turned else states_turned)(lines, scans)
     lines, scans = as_read(loads, lines, scans, stores)
-    judges = _judges(program, covers) if shape.direction else ()
+    judges = _judges(program, covers) if (shape.direction or operands) and not shape.given else ()
     roots = [s.tile for s in stores] + [r for s in scans for r in s.reads] + [judge.sums for judge in judges]
-    body = begun(phases(lines, shape.looped, roots))
+    body = begun(phases(lines, shape.looped, roots, {x.tile for x in stores if shape.looped in x.axes}))
     if shape.whole:
         # where all is turned, early sums cost more registers: gla_v, at 64 by 64, spills 336 bytes a thread for 224
         body = heaviest_first(body, roots, () if all_turned else carried)
@@ -113,6 +140,7 @@ def build(
         reduces_heads=shape.reduces_heads,
         sums=tuple(x.name for x in loads if x.name in sums),
         judges=judges,
+        given=tuple(x.name for x in operands),
     )
 
 
@@ -127,6 +155,8 @@ def _judges(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Judge, ...
 
 
 def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:
+    if shape.given:
+        return GIVEN_TILES
     if shape.whole:
         return fused_tiles(program)
     if shape.direction:

@@ -52,6 +52,11 @@ def for_mild_gates(kernel: Kernel) -> Kernel:
     return replace(kernel, body=tuple(kept))
 
 
+def for_any_gates(lines: list[Line]) -> list[Line]:
+    """The same, but what is outside of blocks counts whatever the gates are, in every run."""
+    return [replace(x, mild=None, still_mild=None) if isinstance(x, Assign) else x for x in lines]
+
+
 def unguarded(lines: list[Line], stores: list[Store]) -> list[Line]:
     """The same, but tiles that are stored and nothing else need no zeros outside of tensors: nothing goes there."""
     used = {name for line in lines for name in read(line)}

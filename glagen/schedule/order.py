@@ -116,8 +116,11 @@ def _axes_used(line: Line) -> set[str]:
             return set(line.axes)
 
 
-def phases(lines: list[Line], looped: str | None, roots: list[str]) -> tuple[Line | Loop, ...]:
-    """Order lines; put what has the looped axis into loops, as few as dependencies allow.
+def phases(
+    lines: list[Line], looped: str | None, roots: list[str], stored: Container[str] = ()
+) -> tuple[Line | Loop, ...]:
+    """Order lines; put what has the looped axis into loops, as few as dependencies allow. `stored`: tiles of that axis
+    that are wanted block by block.
 
     A sum over the looped axis is complete after its loop; what needs it and the looped axis both goes to a later loop,
     where lines without sums of their own (loads, maps) are repeated.
@@ -139,7 +142,8 @@ def phases(lines: list[Line], looped: str | None, roots: list[str]) -> tuple[Lin
     last = max((at for at, _, _ in placed), default=0)
     for n in range(last + 1):
         body += [line for at, inside, line in placed if at == n and not inside]
-        results = [line for at, inside, line in placed if at == n and inside and _accumulates(line)]
+        inner_lines = [line for at, inside, line in placed if at == n and inside]
+        results = [x for x in inner_lines if _accumulates(x) or any(name in stored for name in written(x))]
         available = [line for at, inside, line in placed if at <= n and inside]
         if results:
             inner = [x if x in results else _without_sums(x) for x in ordered if x in available]

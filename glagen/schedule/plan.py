@@ -9,10 +9,10 @@ from glagen.errors import UnprovableError
 from glagen.ir.chunk import Carry, ChunkProgram, Operand, inputs_of
 from glagen.ir.expr import refs
 from glagen.ir.invariants import require_sound
-from glagen.ir.kernel import WALKS, Kernel, Line, Scan
+from glagen.ir.kernel import WALKS, Kernel, Line, Load, Scan
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import Options, Schedule
-from glagen.ir.tuned import CROWDED, Tuned
+from glagen.ir.tuned import CROWDED, GIVEN, GIVEN_BACK, Tuned
 from glagen.schedule.apart import made_apart, scores
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
@@ -45,7 +45,10 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     table = _alike(program, chunk, options)
     apart = scores(program) if any(x.kernel == "scores" for x in table) else ()
     kernels = _kernels(program, covers, apart)
-    measured = _measured(table, chunk, _may_double(covers, kernels))
+    doubles = _may_double(covers, kernels)
+    measured = _measured(table, chunk, doubles)
+    if doubles and apart and any(x.kernel == GIVEN for x in measured):
+        kernels = _with_operands(program, covers, kernels, apart)
     names = {kernel.name for kernel in kernels} | {CROWDED for k in kernels if has_room(k)}
     by_wgmma = any(_adds_by_wgmma(program, covers, kernel) for kernel in kernels)
     faster_fused, fused_above = _faster_fused(program, covers, by_wgmma)
@@ -173,13 +176,47 @@ def _with_scores(
     program: ChunkProgram, covers: dict[str, Cover], kernels: tuple[Kernel, ...], apart: tuple[Operand, ...]
 ) -> tuple[Kernel, ...]:
     """The same kernels, after one that makes these scores, and with what they do without where it has."""
-    doc = "The scores of one chunk, for kernels that hold a block of value columns at a time."
-    goals = tuple(Goal(x.name, (x,)) for x in apart)
-    maker = build(program, covers, Shape("scores", doc, (), "i", makes_sums=True), goals, ())
+    maker = _maker(program, covers, apart, ())
     # one that finds out by its own walk whether gates are strong has no scores that were made for such gates
     own = {k.name for k in kernels if k.whole and maker.runs_twice}
     takers = {k.name for k in kernels if "j" in k.owned and k.name not in WALKS} - own
     return maker, *(made_apart(k, apart) if k.name in takers else k for k in kernels)
+
+
+def _with_operands(
+    program: ChunkProgram, covers: dict[str, Cover], kernels: tuple[Kernel, ...], apart: tuple[Operand, ...]
+) -> tuple[Kernel, ...]:
+    """The same kernels, with two that keep the state on chip, or its gradient, and are given what needs neither that
+    nor value columns by the one that makes these scores."""
+    shape = Shape("", "", ("j",), None, whole=("i",), save_states=True, given=True)
+    doc = "All outputs of a sequence, of what is given of each chunk; the state stays on chip."
+    ahead = replace(shape, name=GIVEN, doc=doc, direction="forward")
+    doc = "Gradients of the values of a sequence, of what is given of each chunk; the state's gradient stays on chip."
+    back = replace(shape, name=GIVEN_BACK, doc=doc, direction="reverse")
+    outputs = tuple(Goal(o.name, (o,)) for o in program.outputs)
+    walks = {
+        "fused": build(program, covers, ahead, outputs, tuple(s.end for s in program.states)),
+        "fused_value_gradients": build(
+            program, covers, back, gradient_goals(program, "j"), tuple(s.adjoint for s in program.states)
+        ),
+    }
+    axes = {
+        x.name: x.axes for walk in walks.values() for x in walk.lines if isinstance(x, Load) and x.name in walk.given
+    }
+    operands = tuple(Operand(n, tuple(a for a in "ti" if a in axes[n])) for n in axes if "s" not in axes[n])
+    maker = _maker(program, covers, apart, operands)
+    found = [maker if k.name == maker.name else k for k in kernels]
+    return tuple(x for k in found for x in ((k, walks[k.name]) if k.name in walks else (k,)))
+
+
+def _maker(
+    program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Operand, ...], operands: tuple[Operand, ...]
+) -> Kernel:
+    """The kernel that makes scores, and these operands of a walk."""
+    more = ", and what else a walk is given," if operands else ","
+    doc = f"The scores of one chunk{more} for kernels that hold a block of value columns at a time."
+    goals = tuple(Goal(x.name, (x,)) for x in apart)
+    return build(program, covers, Shape("scores", doc, (), "i", makes_sums=True), goals, (), operands)
 
 
 def _walks_back_on_chip(program: ChunkProgram, goals: tuple[Goal, ...], by_wgmma: bool) -> bool:

@@ -71,6 +71,10 @@ def fused_tiles(program: ChunkProgram) -> Tiles:
     return Tiles((wide, 64), (WIDE, 32), (WIDE, 16), warps=4, stages=stages)
 
 
+# Of a kernel that is given what it multiplies (see given.py), with all columns of keys in a program.
+GIVEN_TILES = Tiles((2 * WIDE, 64), (WIDE, 32), (WIDE, 16), warps=4, stages=2)
+
+
 def has_room(kernel: Kernel) -> bool:
     """Do half as many threads hold what a kernel works on, which CROWDED is for? Those of a forward on chip whose first
     run takes mild gates alone, and which computes nothing but multiples of tensors alone. (H200, bf16, four warps for

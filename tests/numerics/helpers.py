@@ -19,7 +19,7 @@ from glagen.derive import derive
 from glagen.errors import Source
 from glagen.ir.document import Document
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import DTYPES, Tuned, merged, power
+from glagen.ir.tuned import DTYPES, GIVEN_KERNELS, Tuned, merged, power
 from glagen.loader import import_path, load
 from glagen.parse import parse
 from glagen.reference import output_names
@@ -132,18 +132,24 @@ def scores_apart(document: Document, architecture: int, *heads: tuple[int, int])
 
 
 def twice_as_long(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
-    """A table by which the chunks of such heads have twice as many steps, for each of which scores are made apart."""
-    return _of_tiles(document, architecture, 2, ("states", "scores"), heads)
+    """A table by which the chunks of such heads have twice as many steps, and walks on chip are given what is made of
+    each beside scores."""
+    return _of_tiles(document, architecture, 2, ("states", "scores", *GIVEN_KERNELS), heads)
 
 
 def _of_tiles(
     document: Document, architecture: int, chunks: int, kernels: tuple[str, ...], heads: tuple[tuple[int, int], ...]
 ) -> tuple[Tuned, ...]:
-    """A table of 16 by 16 columns in a tile, for so many of the rule's chunks in one, and for all types."""
+    """A table of 16 by 16 columns in a tile, or of all keys where it has to have them, for so many of the rule's chunks
+    in one, and for all types."""
+
+    def tile(kernel: str, K: int) -> tuple[int, int]:
+        return (power(K) if kernel in GIVEN_KERNELS else 16), 16
+
     program = derive(check(document))
     kind = architecture, gated_sides(program), chunks * chunk_of(program)
     return merged(
-        Tuned(*kind, kernel, dtype, power(K), power(V), 16, 16, 4, 2, 2, 1.0, 0.5, "", "")
+        Tuned(*kind, kernel, dtype, power(K), power(V), *tile(kernel, K), 4, 2, 2, 1.0, 0.5, "", "")
         for kernel in kernels
         for K, V in heads
         for dtype in DTYPES

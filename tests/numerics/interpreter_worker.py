@@ -23,6 +23,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
 from glagen.ir.document import Document
+from glagen.ir.tuned import GIVEN_KERNELS
 from glagen.regimes import Case, draw
 from glagen.report import Report
 from glagen.tolerances import PRECISIONS
@@ -384,7 +385,7 @@ def carried(pieces: int, reverse: bool) -> dict:
 
 def in_chunks_twice_as_long(name: str) -> list[dict]:
     """The rows of heads whose chunks have twice as many steps, as a table says: with scores made apart and without, in
-    pieces; and whether strong gates change bits of outputs before them."""
+    pieces, and with operands that walks on chip are given; and whether strong gates change bits of outputs before."""
     document, (K, V) = document_of(spec_text(name)), (20, 24)
     table = twice_as_long(document, 0, (K, V))
     module = compiled(spec_text(name), tuned=tuple(x for x in table if x.kernel != "scores"))
@@ -398,7 +399,26 @@ def in_chunks_twice_as_long(name: str) -> list[dict]:
     given = {"cases": [Case(2, 70, 2, K, V)], "invariants": False}
     rows += verify(document, apart, precisions=["fp16"], regimes=["mild", "strong"], **given).to_dict()["rows"]
     cut_in_pieces(apart)
-    return rows + verify(document, apart, precisions=["fp32"], regimes=["strong"], **given).to_dict()["rows"]
+    rows += verify(document, apart, precisions=["fp32"], regimes=["strong"], **given).to_dict()["rows"]
+    return rows + given_their_operands(document, compiled(spec_text(name), tuned=table), (K, V))
+
+
+def given_their_operands(document: Document, module: ModuleType, columns: tuple[int, int]) -> list[dict]:
+    """The rows of walks on chip that are given what others make, as with many heads; and whether strong gates change
+    bits of outputs before them."""
+    launched = set[str]()
+    module._multiprocessors = lambda: 1
+    note_launches(module, launched.add)
+    given = {"cases": [Case(1, 80, 2, *columns)], "precisions": ["fp32"]}
+    rows = verify(document, module, regimes=["reset"], **given).to_dict()["rows"]
+    given = {"cases": [Case(2, 70, 2, *columns)], "precisions": ["fp16"], "invariants": False}
+    rows += verify(document, module, regimes=["mild", "strong"], **given).to_dict()["rows"]
+    for precision in ("fp32", "fp16"):
+        found = changed_before(document, module, PRECISIONS[precision], CPU, "saved", columns)
+        rows.append({"precision": precision, "changed": found, "ok": not found})
+    assert {f"{document.name}_{kernel}_kernel" for kernel in GIVEN_KERNELS} <= launched
+    assert f"{document.name}_outputs_kernel" not in launched
+    return rows
 
 
 def of_few_rows(name: str) -> list[dict]:

@@ -1,0 +1,59 @@
+"""Notes of gates that are too strong for one anchor: who takes them, and what they say.
+
+Walks note what they meet, for all chunks of a walk at once. A kernel that makes a walk's operands (see
+schedule/given.py) goes before any: its first run notes it of each chunk, for its own second one.
+"""
+
+from __future__ import annotations
+
+from glagen.emit.loads import KernelLoads
+from glagen.emit.memory import BLOCK
+from glagen.ir.kernel import Depth, Judge, Kernel
+from glagen.ir.schedule import SLACK
+
+
+class KernelNotes(KernelLoads):
+    """The text of a kernel as far as it concerns those."""
+
+    def _begin_notes(self, walks: bool) -> None:
+        """Before the sums of a chunk: that none has been met. (In a walk, that stands before its first chunk.)"""
+        for judge in () if walks else self.kernel.judges:
+            self._line(f"{judge.least} = tl.zeros([{BLOCK[judge.axis]}], dtype=tl.float32)")
+
+    def _note_least(self, looped: str | None, inside: bool) -> None:
+        """The least sums of gates over a chunk, so far: inside of a loop over their axis, if there is one."""
+        for judge in self.kernel.judges:
+            if (judge.axis == looped) == inside:
+                self._line(f"{judge.least} = tl.minimum({judge.least}, {judge.sums})")
+
+    def _store_notes(self, walks: bool) -> None:
+        """After a chunk: what its second run is to know. (A walk stores what it met at its end.)"""
+        if self.kernel.judges and not walks:
+            self._line("if pieces is None and not STRONG:")
+            self._line(f"    tl.store(strong_ptr + slot * H + h, {what_is_beyond(self.kernel)})")
+
+
+def what_is_beyond(kernel: Kernel) -> str:
+    """What a walk notes of the gates that it met: 1 if they are too strong for one anchor; 2 if they are for a run that
+    reaches less far, this or another. (Of those who read the notes of a walk for gradients, all reach as far.)"""
+    if not kernel.judges:
+        return ""
+    near, most = _below(kernel.judges, "LIMIT" if kernel.runs_twice else ""), _below(kernel.judges, "MOST")
+    if not kernel.scans:
+        return f"({near}).to(tl.int8)"
+    if near == most or (kernel.of_gradients and not kernel.runs_twice):
+        return f"({most}).to(tl.int8)"
+    return f"tl.where({most}, 1, tl.where({near}, 2, 0)).to(tl.int8)"
+
+
+def nearest(kernel: Kernel) -> float:
+    """How far its growths reach in runs that are not shifted, in nats, if it has others."""
+    limits = [x.limit for x in kernel.lines if isinstance(x, Depth) and x.shifted]
+    return float(min([*limits, *(x.limit for x in kernel.judges if x.far > x.limit)], default=0))
+
+
+def _below(judges: tuple[Judge, ...], limit: str = "") -> str:
+    """Is a sum of gates below what is judged by? `limit`: what a kernel calls that, where runs reach further."""
+    limits = [f"{float(SLACK)} - {limit}" if limit and x.far > x.limit else float(SLACK - x.limit) for x in judges]
+    found = [f"tl.min({x.least}) < {low}" for x, low in zip(judges, limits, strict=True)]
+    return found[0] if len(found) == 1 else " | ".join(f"({text})" for text in found)
