@@ -47,7 +47,8 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     kernels = _kernels(program, covers, apart)
     doubles = _may_double(covers, kernels)
     measured = _measured(table, chunk, doubles)
-    if doubles and apart and any(x.kernel == GIVEN for x in measured):
+    alone = "V" not in gated_sides(program)  # for gates on values, no operand is without these columns
+    if doubles and alone and apart and any(x.kernel == GIVEN for x in measured):
         kernels = _with_operands(program, covers, kernels, apart)
     names = {kernel.name for kernel in kernels} | {CROWDED for k in kernels if has_room(k)}
     by_wgmma = any(_adds_by_wgmma(program, covers, kernel) for kernel in kernels)

@@ -130,6 +130,29 @@ assert sorted(x["num_warps"] for x in mild) == [4, 8], mild
     assert run.returncode == 0, run.stderr[-500:]
 
 
+def test_walks_that_are_given_their_operands_have_them_in_shared_memory(tmp_path):
+    """All products are wgmma's, and none has an operand in registers; with states stored, and without."""
+    pytest.importorskip("triton")
+    code = """
+from pathlib import Path
+import torch
+from glagen import targets
+from glagen.loader import import_path
+from glagen.parse import parse, read
+module, document = import_path(Path("generated/gla.py"), "generated"), parse(read(Path("specs/gla.yaml")))
+every = targets.launches
+targets.launches = lambda *given: [x for x in every(*given) if "_given_" in x.kernel.fn.__name__]
+found = targets.build(module, document, "sm_90", torch.bfloat16, 256, 512)
+names = ["gla_fused_given_kernel", "gla_fused_given_kernel", "gla_fused_given_value_gradients_kernel"]
+assert sorted(x.kernel for x in found) == names, found
+assert all(x.fits and x.mma == ("HGMMA",) and not x.from_registers for x in found), found
+"""
+    environment = {n: x for n, x in os.environ.items() if n != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert run.returncode == 0, run.stderr[-800:]
+
+
 def test_no_more_chunks_are_under_way_than_fit(tmp_path):
     """As `_first` in a module has it: what needs more shared memory than there is takes fewer, but one at least."""
     pytest.importorskip("triton")

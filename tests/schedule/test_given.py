@@ -1,0 +1,63 @@
+"""Walks on chip that are given their operands: what is left to them, and who makes the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from glagen.ir.expr import Apply, walk
+from glagen.ir.kernel import Assign, Dot, Kernel, Load, lines_of
+from glagen.ir.schedule import Options, Schedule
+from glagen.ir.tuned import GIVEN, GIVEN_BACK, GIVEN_KERNELS
+from glagen.pipeline import plan
+from tests.numerics.helpers import document_of, spec_text, twice_as_long
+
+HEADS = (200, 300)
+
+
+def planned(text: str) -> Schedule:
+    document = document_of(text)
+    found = plan(document, Options(tuned=twice_as_long(document, 9, HEADS)))
+    assert isinstance(found, Schedule)
+    return found
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, Kernel]:
+    return {kernel.name: kernel for kernel in planned(spec_text("gla")).kernels}
+
+
+@pytest.mark.parametrize("name", GIVEN_KERNELS)
+def test_walks_are_left_with_products_of_what_lies_in_memory(kernels, name):
+    kernel = kernels[name]
+    loads = {line.name: line for line in kernel.lines if isinstance(line, Load)}
+    dots = [*(line for line in kernel.lines if isinstance(line, Dot)), *(d for s in kernel.scans for d in s.added)]
+    assert len(dots) == 3 and all(dot.x.name in loads for dot in dots)
+    assert all(isinstance(line, Load | Dot) for line in kernel.lines), "nothing is computed"
+    assert not kernel.judges and not kernel.runs_twice, "whatever the gates are"
+    assert {scan.tile for scan in kernel.scans} == {"S" if name == GIVEN else "dS_end"}
+    assert not any("j" in loads[given].axes for given in kernel.given)
+
+
+def test_one_kernel_makes_all_that_both_walks_are_given(kernels):
+    """Block by block of the columns that it loops over, and scores, which it sums over them, at last."""
+    maker = kernels["scores"]
+    stored = {store.target: store.axes for store in maker.stores}
+    assert stored.keys() == {n.removesuffix("_T") for k in GIVEN_KERNELS for n in kernels[k].given}
+    assert set(maker.given) == stored.keys() - {"scores"} and stored["scores"] == ("t", "s")
+    assert maker.judges and maker.runs_twice and maker.direction is None
+    (loop,) = (item for item in maker.body if not isinstance(item, Load | Assign | Dot) and len(lines_of(item)) > 1)
+    made = {line.name: line for line in lines_of(loop) if isinstance(line, Assign)}
+    assert set(maker.given) <= made.keys()
+    outside = [line for line in made.values() if line.mild is not None or line.still_mild is not None]
+    assert not outside, "the first run makes them whatever the gates are"
+    assert any(isinstance(x, Apply) and x.function == "exp" for line in made.values() for x in walk(line.expr))
+
+
+def test_the_walk_back_sums_over_the_same_decays(kernels):
+    ahead, back = (set(kernels[name].given) for name in (GIVEN, GIVEN_BACK))
+    assert {n.removesuffix("_T") for n in back} == ahead == {*back - {"scores_T"}, "scores"}
+
+
+@pytest.mark.parametrize("name", ["rwkv6", "hgrn2", "gla_sigmoid", "gla_v", "simple_gla", "retnet"])
+def test_no_walk_is_given_operands_where_chunks_have_no_more_steps(name):
+    assert not {*GIVEN_KERNELS} & {kernel.name for kernel in planned(spec_text(name)).kernels}
