@@ -17,8 +17,6 @@ DTYPES = ("bfloat16", "float16", "float32")
 # The kernels that keep a state on chip, or its gradient, and are given what others make (see schedule/given.py).
 GIVEN_KERNELS = GIVEN, GIVEN_BACK = "fused_given", "fused_given_value_gradients"
 CROWDED = "fused_crowded"  # the kernel `fused`, where it stores no states and multiprocessors have two programs each
-
-
 Heads = tuple[int, str, int, int]  # the major compute capability, the type of the inputs; K and V, powers of two
 
 

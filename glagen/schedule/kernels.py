@@ -104,12 +104,9 @@ def build(
         if isinstance(s, Carry) and s.out.name in carries
     )
     carried = {scan.tile for scan in scans}
-    if shape.given:
-        lines, operands = apart(lines, scans, stores)
-    elif operands:
-        lines = for_any_gates(lines)
-    ready = sums | {x.name: x for x in operands if shape.given}
-    loads = _loads(program, lines, scans, stores, carried, ready)
+    lines, given = apart(lines, scans, stores) if shape.given else (lines, ())
+    lines = for_any_gates(lines) if operands else lines
+    loads = _loads(program, lines, scans, stores, carried, sums | {x.name: x for x in given})
     lines, scans = added_to_states(unguarded(lines, stores), scans, stores)
     if shape.given:
         lines = added_to_tiles(lines, scans, stores)
@@ -118,7 +115,7 @@ def build(
         lines = added_to_tiles(lines, scans, stores)
         lines, scans = (turned if all_turned else states_turned)(lines, scans)
     lines, scans = as_read(loads, lines, scans, stores)
-    judges = _judges(program, covers) if (shape.direction or operands) and not shape.given else ()
+    judges = _judges(program, covers) if operands or (shape.direction and not shape.given) else ()
     roots = [s.tile for s in stores] + [r for s in scans for r in s.reads] + [judge.sums for judge in judges]
     body = begun(phases(lines, shape.looped, roots, {x.tile for x in stores if shape.looped in x.axes}))
     if shape.whole:
@@ -140,7 +137,7 @@ def build(
         reduces_heads=shape.reduces_heads,
         sums=tuple(x.name for x in loads if x.name in sums),
         judges=judges,
-        given=tuple(x.name for x in operands),
+        given=tuple(x.name for x in given or operands),
     )
 
 
