@@ -13,15 +13,18 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
+from unittest import mock
 
 import numpy as np
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
+from glagen import schedule
 from glagen.ir.document import Document
 from glagen.ir.tuned import GIVEN_KERNELS
 from glagen.regimes import Case, draw
@@ -39,6 +42,7 @@ from tests.numerics.helpers import (
     cut_in_pieces,
     document_of,
     flattened,
+    forget_runs,
     generated,
     keep_on_chip,
     note_launches,
@@ -147,6 +151,7 @@ def main(name: str) -> int:
         return told([row for given in IN_BFLOAT16 for row in in_bfloat16(*given)])
     if name == "random":
         test_the_kernels_are_the_recurrence()
+        test_chunks_may_have_twice_as_many_steps()
         return 0
     module = generated(name)
     calls = {n: 0 for n in vars(module) if n.startswith(("_forward_triton", "_backward_triton"))}
@@ -505,7 +510,7 @@ def check_inplace(document: Document, module: ModuleType) -> None:
             assert torch.equal(x, y) and z is y
 
 
-@settings(
+SOME = settings(
     max_examples=25,
     deadline=None,
     derandomize=True,
@@ -513,7 +518,11 @@ def check_inplace(document: Document, module: ModuleType) -> None:
     phases=[Phase.generate],  # shrinking would take minutes here: test_properties.py finds small examples on the twin
     suppress_health_check=list(HealthCheck),
 )
-@given(strategies.any_specs(), strategies.cases(longest=80, widest=24), strategies.regimes, strategies.seeds)
+SHORT = strategies.cases(longest=80, widest=24)
+
+
+@SOME
+@given(strategies.any_specs(), SHORT, strategies.regimes, strategies.seeds)
 def test_the_kernels_are_the_recurrence(text, case, regime, seed):
     """As they come; every other time with sequences that can be cut into pieces, and are; or with the state on chip."""
     document, module = document_of(text), compiled(text)
@@ -524,13 +533,34 @@ def test_the_kernels_are_the_recurrence(text, case, regime, seed):
         module._multiprocessors = lambda: 0
     if seed % 4 == 0:
         keep_on_chip(module)
+    is_the_recurrence(document, module, regime, case, seed)
+
+
+@SOME
+@given(strategies.specs(), SHORT, strategies.regimes, strategies.seeds)
+def test_chunks_may_have_twice_as_many_steps(text, case, regime, seed):
+    """Of any spec with gates that guarded covers serve, whether its tiles have room or not; and every other time walks
+    are given what others make, if that may be."""
+    text = re.sub(r"^((?:sub)?chunk): .*$", r"\1: auto", text, flags=re.MULTILINE)
+    document = document_of(text)
+    with mock.patch.object(schedule.plan, "has_room", lambda kernel: kernel.name == "fused" and kernel.runs_twice):
+        module = compiled(text, tuned=twice_as_long(document, 0, (case.K, case.V)))
+    if hasattr(module, "_chunk"):
+        assert module._chunk(case.K, case.V, torch.float32) == 2 * module.CHUNK
+        module._multiprocessors = lambda: seed % 2
+        forget_runs(module)
+        is_the_recurrence(document, module, regime, case, seed)
+
+
+def is_the_recurrence(document: Document, module: ModuleType, regime: str, case: Case, seed: int) -> None:
+    """In float32, states saved and made again."""
     problem = draw(document, regime, case, seed)
     expected = reference_results(document, problem, CPU)
     for mode in MODES:
         actual = op_results(document, module, problem, FP32, CPU, mode)
         rows = compare(document, actual, expected, FP32, (regime, str(case), "fp32", mode))
         bad = [row for row in rows if not row.ok]
-        assert not bad, f"{text}\n{bad}"
+        assert not bad, f"{document.source.text}\n{bad}"
 
 
 def _counted(function, name, calls):
