@@ -10,7 +10,7 @@ from glagen.errors import InternalError
 from glagen.explain.outline import Block, Facts, Inline, Quote, Section, Subtitle, say
 from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Loop, RowSum
 from glagen.ir.schedule import FARTHEST, Schedule
-from glagen.ir.tuned import Tuned, place
+from glagen.ir.tuned import GIVEN_KERNELS, Tuned, place
 
 SIDE = {"i": "key", "j": "value"}
 POINTWISE = "pointwise work"
@@ -19,7 +19,8 @@ BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "C", "s": "C"}
 
 def kernels(schedule: Schedule) -> Section:
     """Every kernel, in order of launch."""
-    fused = [k for k in schedule.kernels if k.whole and not k.of_gradients]
+    alone = [k for k in schedule.kernels if k.whole and k.name not in GIVEN_KERNELS]
+    fused = [k for k in alone if not k.of_gradients]
     names = ", ".join(f"`{k.name}`" for k in fused)
     divisor = " (where not in float64, as said above)" if schedule.program.recurrence.divides else ""
     blocks: list[Block] = [
@@ -38,7 +39,9 @@ def kernels(schedule: Schedule) -> Section:
                 "chunk states in memory."
             )
         )
-    blocks += [say(_fused_back(schedule, k)) for k in schedule.kernels if k.whole and k.of_gradients]
+    blocks += [say(_fused_back(schedule, k)) for k in alone if k.of_gradients]
+    if any(k.name in GIVEN_KERNELS for k in schedule.kernels):
+        blocks.append(say(_given(schedule)))
     for kernel in schedule.kernels:
         blocks += [Subtitle(f"Kernel `{kernel.name}`"), say(Quote(kernel.doc)), Facts(tuple(_facts(schedule, kernel)))]
     return Section("The kernels", tuple(blocks))
@@ -67,6 +70,17 @@ def _fused_back(schedule: Schedule, kernel: Kernel) -> str:
     )
 
 
+def _given(schedule: Schedule) -> str:
+    """What walks do that are given their operands."""
+    forward, back = GIVEN_KERNELS
+    return (
+        f"`{forward}` does the whole forward, and `{back}` the work of `adjoint_states` and `value_gradients`, for "
+        f"{' and for '.join(map(place, schedule.doubled))}, whose chunks have {2 * schedule.chunk} steps, wherever "
+        "there is a program for two thirds of the multiprocessors. They multiply what `scores` makes of each chunk, "
+        "whatever its gates are."
+    )
+
+
 def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
     reads, writes = _traffic(schedule, kernel)
     again = (
@@ -83,6 +97,8 @@ def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
         again += "; the second run makes gradients of states alone, and `value_gradients` what is read of them"
     elif kernel.whole:
         again += '; unless states="recomputed" forbids it, that run stores right states, and `outputs` reads them'
+    if kernel.judges and not kernel.direction:
+        again += "; chunk by chunk, which the first run finds out, where it makes what walks are given"
     pieces = "once; on long sequences of few heads twice, in pieces: from zero, then from what enters each piece"
     runs = again if kernel.runs_twice else pieces if kernel.direction and not kernel.whole else ""
     return [
