@@ -113,7 +113,8 @@ def _measured(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> 
     their own concern, if these alone are in `base`."""
     source, workload, device = oracle.source, oracle.workload, oracle.device
     planned = _planned(source, base)
-    apart, walks = [x.kernel for x in base] == ["scores"], GIVEN_KERNELS if planned.doubled else tuple(FASTER_FUSED)
+    apart = [x.kernel for x in base] == ["scores"]
+    walks = GIVEN_KERNELS if planned.doubled else tuple(FASTER_FUSED)
     kernels = [k for k in planned.kernels if not k.whole or (k.tiles.bfloat16[0] >= workload.K and k.name in walks)]
     kernels = [k for k in kernels if not apart or k.ready or k.name == "scores"]
     tried = [x for kernel in kernels for x in candidates(planned, kernel, workload, device)]

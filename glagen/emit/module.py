@@ -14,7 +14,7 @@ from glagen.emit.forms import launches
 from glagen.emit.helpers import HELPER_NEEDS, TRITON_HELPERS, TWIN_HELPERS
 from glagen.emit.interface import default_lines, interface, lead
 from glagen.emit.memory import BLOCK, BOUND, EXTENT, READS
-from glagen.emit.notes import nearest, what_is_beyond
+from glagen.emit.notes import nearest, notes_by_chunk, what_is_beyond
 from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.scores import operands, scores
 from glagen.emit.step import step
@@ -173,9 +173,8 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     runs = not kernel.scans and any(x.kernel == kernel.name and x.run > 1 for x in schedule.tuned)
     printer = KernelPrinter(kernel, program, schedule.chunk, kernel.name in schedule.stored_by_tma)
     body = printer.print()
-    notes = kernel.runs_twice != bool(
-        kernel.judges and kernel.scans
-    )  # that of a walk; one that judges by itself has none
+    own_notes = notes_by_chunk(kernel)
+    notes = own_notes or kernel.runs_twice != bool(kernel.judges)  # a walk that has to judge by itself reads none
     beyond = what_is_beyond(kernel)
     words = set(re.findall(r"\w+", "\n".join([*body, beyond])))
     words |= {"SHIFTED"} if words & {"LIMIT", "UNIT"} else set()
@@ -206,7 +205,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "nearest": nearest(kernel),
         "shifts": " and (FAR or STRONG)" if kernel.scans else "",  # others reach further in all runs
         "notes": notes,
-        "own_notes": bool(kernel.judges) and not kernel.scans,
+        "own_notes": own_notes,
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in words],
         "uses": words
         & {"WIDE", "FEW", "MILD", "REAL", "SHIFTED", "UNIT", "LIMIT", "MOST", "LEVELS", "blocks_i", "blocks_j"}

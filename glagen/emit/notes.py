@@ -15,9 +15,9 @@ from glagen.ir.schedule import SLACK
 class KernelNotes(KernelLoads):
     """The text of a kernel as far as it concerns those."""
 
-    def _begin_notes(self, walks: bool) -> None:
+    def _begin_notes(self) -> None:
         """Before the sums of a chunk: that none has been met. (In a walk, that stands before its first chunk.)"""
-        for judge in () if walks else self.kernel.judges:
+        for judge in self.kernel.judges if notes_by_chunk(self.kernel) else ():
             self._line(f"{judge.least} = tl.zeros([{BLOCK[judge.axis]}], dtype=tl.float32)")
 
     def _note_least(self, looped: str | None, inside: bool) -> None:
@@ -26,11 +26,16 @@ class KernelNotes(KernelLoads):
             if (judge.axis == looped) == inside:
                 self._line(f"{judge.least} = tl.minimum({judge.least}, {judge.sums})")
 
-    def _store_notes(self, walks: bool) -> None:
+    def _store_notes(self) -> None:
         """After a chunk: what its second run is to know. (A walk stores what it met at its end.)"""
-        if self.kernel.judges and not walks:
+        if notes_by_chunk(self.kernel):
             self._line("if pieces is None and not STRONG:")
             self._line(f"    tl.store(strong_ptr + slot * H + h, {what_is_beyond(self.kernel)})")
+
+
+def notes_by_chunk(kernel: Kernel) -> bool:
+    """Does it judge chunks by itself, none of which follows another?"""
+    return bool(kernel.judges) and not kernel.scans
 
 
 def what_is_beyond(kernel: Kernel) -> str:
@@ -39,7 +44,7 @@ def what_is_beyond(kernel: Kernel) -> str:
     if not kernel.judges:
         return ""
     near, most = _below(kernel.judges, "LIMIT" if kernel.runs_twice else ""), _below(kernel.judges, "MOST")
-    if not kernel.scans:
+    if notes_by_chunk(kernel):
         return f"({near}).to(tl.int8)"
     if near == most or (kernel.of_gradients and not kernel.runs_twice):
         return f"({most}).to(tl.int8)"

@@ -114,7 +114,7 @@ class KernelPrinter(KernelNotes):
 
     def _chunk(self, scanned: bool = False) -> None:
         self._line("in_T = row < left")
-        self._begin_notes(scanned)
+        self._begin_notes()
         self._body(self.kernel.body)
         self._note_least(self.kernel.looped, inside=False)
         self._keep_by_tma()
@@ -128,7 +128,7 @@ class KernelPrinter(KernelNotes):
         for store in self.kernel.stores:
             if self.kernel.looped not in store.axes:
                 self._store_out(store)
-        self._store_notes(scanned)
+        self._store_notes()
 
     # -- what comes and goes ------------------------------------------------------------------------------------------
 

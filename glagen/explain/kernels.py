@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glagen.emit.module import tensor_shape
+from glagen.emit.notes import notes_by_chunk
 from glagen.emit.triton import KernelPrinter
 from glagen.errors import InternalError
 from glagen.explain.outline import Block, Facts, Inline, Quote, Section, Subtitle, say
@@ -97,7 +98,7 @@ def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
         again += "; the second run makes gradients of states alone, and `value_gradients` what is read of them"
     elif kernel.whole:
         again += '; unless states="recomputed" forbids it, that run stores right states, and `outputs` reads them'
-    if kernel.judges and not kernel.direction:
+    if notes_by_chunk(kernel):
         again += "; chunk by chunk, which the first run finds out, where it makes what walks are given"
     pieces = "once; on long sequences of few heads twice, in pieces: from zero, then from what enters each piece"
     runs = again if kernel.runs_twice else pieces if kernel.direction and not kernel.whole else ""

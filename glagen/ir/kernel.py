@@ -239,7 +239,7 @@ class Kernel:
 
     `reduces_heads`: it makes gradients, and a program takes in turn all heads that share a head of some tensor.
     `sums`: local sums that it loads, for it has no more than a block of the axis they are over.
-    `judges`: by what a kernel that walks notes whether gates are strong, if it or others need to know.
+    `judges`: by what a kernel that walks, or goes before walks, notes whether gates are strong, for itself or others.
     `ready`: scores that it loads, all or none, where a kernel of their own has made them; then it does without the
     lines of `spared`. `given`: tiles of each chunk that one kernel makes for another, this for that or that for this.
     """

@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from glagen.ir.chunk import Operand
-from glagen.ir.kernel import Assign, Blocks, Dot, Line, RowSum, Scan, Store, read, written
+from glagen.ir.kernel import Line, Scan, Store, read, written
+from glagen.schedule.order import axes_used
+from glagen.schedule.turn import COLUMN, single_lines
 
-COLUMN = "j"
 
-
-def apart(
-    lines: Iterable[Line], scans: Iterable[Scan], stores: Iterable[Store]
-) -> tuple[list[Line], tuple[Operand, ...]]:
+def apart(lines: list[Line], scans: Iterable[Scan], stores: Iterable[Store]) -> tuple[list[Line], tuple[Operand, ...]]:
     """The lines that a walk is left with, and the tiles that it is given: what the others write, and these read.
 
     Requires: definitions before uses.
@@ -28,29 +26,10 @@ def apart(
     late = {scan.tile for scan in scans}
     left = []
     for line in lines:
-        if late & set(read(line)) or COLUMN in _axes(line):
+        if late & set(read(line)) or COLUMN in axes_used(line):
             late |= set(written(line))
             left.append(line)
-    made = {x.name: x.axes for line in lines for x in _single(line)}
+    made = {x.name: x.axes for x in single_lines(lines)}
     used = [n for line in left for n in read(line)] + [n for scan in scans for n in scan.reads]
     used += [store.tile for store in stores]
     return left, tuple(Operand(name, made[name]) for name in dict.fromkeys(used) if name in made and name not in late)
-
-
-def _single(line: Line) -> tuple[Assign | Dot | RowSum, ...]:
-    match line:
-        case Blocks(body=body):
-            return body
-        case Assign() | Dot() | RowSum():
-            return (line,)
-    return ()
-
-
-def _axes(line: Line) -> set[str]:
-    """Axes of what it makes, and of what it multiplies."""
-    found = set[str]()
-    for x in _single(line):
-        found |= {*x.axes}
-        found |= {*x.x.indices, *x.y.indices} if isinstance(x, Dot) else set()
-        found |= set(x.over) if isinstance(x, Assign) else set()
-    return found

@@ -99,7 +99,7 @@ def _sums_a_tile(line: Line) -> bool:
     return isinstance(line, Assign) and bool(line.over) and len({*line.axes, *line.over}) == 2
 
 
-def _axes_used(line: Line) -> set[str]:
+def axes_used(line: Line) -> set[str]:
     """Axes a line works on, those it sums over included."""
     match line:
         case Load(axes=axes):
@@ -111,7 +111,7 @@ def _axes_used(line: Line) -> set[str]:
         case Depth(source=source):
             return set(source.indices)
         case Blocks(body=body):
-            return {a for x in body for a in _axes_used(x)}
+            return {a for x in body for a in axes_used(x)}
         case _:
             return set(line.axes)
 
@@ -131,7 +131,7 @@ def phases(
     phase: dict[str, int] = {}  # name -> first loop it can be used in (out of loops: before that loop)
     placed: list[tuple[int, bool, Line]] = []
     for line in ordered:
-        inside = looped in _axes_used(line)
+        inside = looped in axes_used(line)
         at = max((phase[n] for n in read(line) if n in phase), default=0)
         sums = _added_to(line) if inside else ()
         placed.append((at, inside, line))

@@ -29,7 +29,7 @@ STATE = ("i", "j")
 def turned(lines: Iterable[Line], scans: Iterable[Scan]) -> tuple[list[Line], tuple[Scan, ...]]:
     """The same, with carried states, and what dots make with value columns, columns first."""
     lines, scans = list(lines), tuple(scans)
-    return flipped(lines, scans, _names(list(_single(lines)), {scan.tile for scan in scans}))
+    return flipped(lines, scans, _names(list(single_lines(lines)), {scan.tile for scan in scans}))
 
 
 def states_turned(lines: Iterable[Line], scans: Iterable[Scan]) -> tuple[list[Line], tuple[Scan, ...]]:
@@ -47,7 +47,8 @@ def flipped(lines: Iterable[Line], scans: Iterable[Scan], names: Container[str])
     return [_line(line, names) for line in lines], tuple(_scan(scan, names) for scan in scans)
 
 
-def _single(lines: Iterable[Line]) -> Iterator[Load | Depth | BlockLine]:
+def single_lines(lines: Iterable[Line]) -> Iterator[Load | Depth | BlockLine]:
+    """The lines, with those of blocks in their place."""
     for line in lines:
         yield from line.body if isinstance(line, Blocks) else (line,)
 
