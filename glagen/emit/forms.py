@@ -20,6 +20,7 @@ from glagen.emit.launch import (
     walk_back_arguments,
 )
 from glagen.emit.memory import EXTENT, Tensor
+from glagen.emit.scores import walk_operands
 from glagen.emit.walks import pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
@@ -68,19 +69,18 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         f"        {', '.join([name, *noted(kernels['states'])])} = _states_triton({', '.join(given)})",
         *indented(_scores(program, kernels) if _judged(kernels) else [], 2),
         *indented(launch(program, kernels["outputs"]), 2),
-        f"    return {results}, {_saved(name)}",
+        f"    return {results}, {name} if kept else {_nothing(kernels)}",
     ]
 
 
-def _saved(name: str) -> str:
-    """The chunk states that a forward returns."""
-    return f"{name} if kept else _empty(0, dtype=_kept_type(dtype), device=device)"
+def _nothing(kernels: dict[str, KernelText]) -> str:
+    """What a forward that keeps nothing returns for the backward: no chunk states, no operands if walks may have any."""
+    return "_empty(0, dtype=_kept_type(dtype), device=device)" + ", *_new_operands(dtype, device)" * (GIVEN in kernels)
 
 
 def _operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> str:
     """What walks are given, which is to be made."""
-    made = [identifier(store.target) for store in kernels["scores"]["kernel"].stores]
-    return f"{', '.join(made)}, strong = _operands_triton({', '.join([*arguments(program), 'packing'])})"
+    return f"_operands_triton({', '.join([*arguments(program), 'packing'])})"
 
 
 def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
@@ -92,10 +92,12 @@ def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[
     results = ", ".join([*(identifier(o.name) for o in program.outputs), final])
     return [
         f'if _is_given("{GIVEN}", N * M, K, V, dtype):',
-        f"    {_operands(program, kernels)}",
+        f"    {', '.join(walk_operands(kernels))} = operands = {_operands(program, kernels)}",
         f"    {chunk_states(state, 'H')} if kept else None",
         *indented(launch(program, text, {"pieces": "1"})),
-        f"    return {results}, {_saved(name)}",
+        "    if kept:",
+        f"        return {results}, {name}, *operands",
+        f"    return {results}, {_nothing(kernels)}",
     ]
 
 
@@ -174,12 +176,12 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: st
     finals = [f"{s.adjoint_end}_final" for s in program.states]
     cotangents = [identifier(c) for c in program.cotangents]
     again = ", ".join([*arguments(program), *initials, PACKED, "packing"])
-    signature = [*arguments(program), *initials, PACKED, name, *cotangents, *finals, "needs"]
+    signature = [*arguments(program), *initials, PACKED, name, *walk_operands(kernels), *cotangents, *finals, "needs"]
     lines = [
         f"def _backward_triton({', '.join(signature)}):",
         '    """Gradients of the tensors in order, then of the initial states: those that `needs` asks for, else None.',
         "",
-        '    Chunk states that are empty are made again."""',
+        f'    Chunk states{" and operands" * (GIVEN in kernels)} that are empty are made again."""',
         f"    packing = {packing}",
         *head(program),
         f"    if not {name}.numel():",
@@ -255,11 +257,13 @@ def _walk_back_on_chip(
     ]
     given = []
     if GIVEN_BACK in kernels:
+        names = ", ".join(walk_operands(kernels))
         conditions = [*on_chip[:-1], f'_is_given("{GIVEN_BACK}", N * M, K, V, dtype)']
         given = [
             f"given = {' and '.join(conditions)}",
             "if given:",
-            *indented([*states, _operands(program, kernels), *launch(program, kernels[GIVEN_BACK], renamed)]),
+            *indented([*states, "if not strong.numel():", f"    {names} = {_operands(program, kernels)}"]),
+            *indented(launch(program, kernels[GIVEN_BACK], renamed)),
         ]
     return [
         *(f"{name} = {made} if needs[{order[target]}] else None" for target, (name, made, _) in buffers.items()),

@@ -91,10 +91,10 @@ def layout(d: Declaration) -> str:
     return ("BTH" if d.timed else "H") + "".join(EXTENT[a] for a in d.axes if a != "t")
 
 
-def interface(program: ChunkProgram) -> dict[str, Any]:
-    """Everything the templates from twin.py.j2 on ask for."""
+def interface(program: ChunkProgram, kept: list[str]) -> dict[str, Any]:
+    """Everything the templates from twin.py.j2 on ask for. `kept`: what a forward returns for the backward."""
     rec = program.recurrence
-    return _names(program) | checks(rec) | _schemas(program) | texts(rec) | state_texts("[N, H, K, V]")
+    return _names(program) | checks(rec) | _schemas(program, kept) | texts(rec) | state_texts("[N, H, K, V]")
 
 
 def _names(program: ChunkProgram) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _bounds(domain: Interval) -> str:
     return f'({low}, {high}, " in {domain}")'
 
 
-def _schemas(program: ChunkProgram) -> dict[str, Any]:
+def _schemas(program: ChunkProgram, kept: list[str]) -> dict[str, Any]:
     """What torch.library is told of the op, of its backward, and of its step, which may overwrite the state."""
     outputs = len(program.recurrence.outputs)
     return {
@@ -174,7 +174,7 @@ def _schemas(program: ChunkProgram) -> dict[str, Any]:
     } | schemas(
         program.recurrence,
         initials=[f"{s.name}_initial" for s in program.states],
-        kept=["kept"],
+        kept=kept,
         cotangents=[identifier(c) for c in program.cotangents],
         adjoint_finals=[f"{s.adjoint_end}_final" for s in program.states],
     )

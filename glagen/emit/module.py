@@ -16,7 +16,7 @@ from glagen.emit.interface import default_lines, interface, lead
 from glagen.emit.memory import BLOCK, BOUND, EXTENT, READS
 from glagen.emit.notes import nearest, notes_by_chunk, what_is_beyond
 from glagen.emit.pytorch import TwinPrinter
-from glagen.emit.scores import operands, scores
+from glagen.emit.scores import operands, scores, walk_operands
 from glagen.emit.step import step
 from glagen.emit.triton import ROW_MASKS, KernelPrinter, counted
 from glagen.emit.walks import walks
@@ -116,11 +116,14 @@ def _context(schedule: Schedule) -> dict[str, Any]:
     steps = "_chunk(K, V, dtype)" if doubled else "CHUNK"
     run = [*walks(program, roles), *scores(program, roles, steps), *operands(program, roles, steps)]
     run += launches(program, roles, doubled)
+    kept = ["kept", *walk_operands(roles)]
     context: dict[str, Any] = {
         "name": rec.name,
         "op": rec.part_of or rec.name,  # what messages call it
         "part": bool(rec.part_of),
-        "kept_count": 1,
+        "kept": ", ".join(kept),
+        "kept_count": len(kept),
+        "operands": len(kept) > 1,
         "doc": prose(rec.doc or rec.name),
         "chunk": schedule.chunk,
         "levels": schedule.chunk.bit_length() - 1,
@@ -153,7 +156,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "walks_by_tma": any(name in WALKS for name in schedule.stored_by_tma),
         "in_turn": in_turn,
     }
-    return context | twin | interface(program) | step(rec)
+    return context | twin | interface(program, kept) | step(rec)
 
 
 def _helpers(text: str) -> list[str]:

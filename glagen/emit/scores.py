@@ -15,8 +15,9 @@ def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) ->
     if "scores" not in kernels:
         return []
     text = kernels["scores"]
-    made = [store for store in text["kernel"].stores if store.target not in text["kernel"].given]
-    names = [identifier(store.target) for store in made]
+    rows = "CHUNK" if steps == "CHUNK" else "chunk"
+    tensors = _tensors([x for x in text["kernel"].stores if x.target not in text["kernel"].given], rows)
+    names = [name for name, _, _ in tensors]
     none = ", ".join("None" for _ in names)
     lines = [
         f"def _scores_triton({', '.join([*arguments(program), 'packing', *noted(text)])}):",
@@ -24,7 +25,8 @@ def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) ->
         *head(program),
         '    if ("scores", _capability(), dtype, *_powers(K, V)) not in TUNED:',
         f"        return {none}",
-        *indented(_buffers(made, steps)),
+        *indented([f"{rows} = {steps}"] * (rows != steps)),
+        *indented([new(name, *extents, dtype=dtype) for name, extents, dtype in tensors]),
         # walks that note strong gates are along heads of the state, or of the outputs
         *indented(configure(program, text)),
         *indented(start(program, text, dict.fromkeys(text["kernel"].given, "None"), read="strong.shape[1]")),
@@ -38,26 +40,41 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
     if "scores" not in kernels or not kernels["scores"]["kernel"].given:
         return []
     text = kernels["scores"]
-    made, no_more = text["kernel"].stores, dict.fromkeys(text["kernel"].given, "None")  # all else is right at once
+    no_more = dict.fromkeys(text["kernel"].given, "None")  # all else is right at once
+    tensors = [*_tensors(text["kernel"].stores, "chunk"), ("strong", ["slots", "M", "1"], "torch.int8")]
+    new_ones = [
+        "def _new_operands(dtype, device, slots=0, M=0, K=0, V=0):",
+        '    """Tensors for what `_operands_triton` gives; empty where no walk is given any."""',
+        f"    chunk = {steps}",
+        "    return [",
+        *(f"        _empty({', '.join(extents)}, dtype={kind}, device=device)," for _, extents, kind in tensors),
+        "    ]",
+    ]
     lines = [
         f"def _operands_triton({', '.join([*arguments(program), 'packing'])}):",
         '    """Scores of each chunk, what walks multiply with states there, and whether its gates are strong."""',
         *head(program),
-        *indented(_buffers(made, steps)),
-        *indented([new("strong", "slots", "M", "1", dtype="torch.int8"), *configure(program, text)]),
+        f"    {', '.join(walk_operands(kernels))} = operands = _new_operands(dtype, device, slots, M, K, V)",
+        *indented(configure(program, text)),
         *indented(start(program, text, {"walks": "None"}, read="strong.shape[1]", passes="[:1]")),
         *indented(start(program, text, no_more | {"walks": "None"}, read="strong.shape[1]", passes="[1:]")),
-        f"    return {', '.join([*(identifier(store.target) for store in made), 'strong'])}",
+        "    return operands",
     ]
-    return ["\n".join(lines)]
+    return ["\n".join(new_ones), "\n".join(lines)]
 
 
-def _buffers(stores: tuple[Store, ...] | list[Store], steps: str) -> list[str]:
-    """A tensor for each of what is stored of a chunk."""
-    rows = "CHUNK" if steps == "CHUNK" else "chunk"
-    lines = [f"{rows} = {steps}"] * (rows != steps)
+def walk_operands(kernels: dict[str, KernelText]) -> list[str]:
+    """What walks are given, by name; the backward takes what the forward's was given. None if no walk is."""
+    if "scores" not in kernels or not kernels["scores"]["kernel"].given:
+        return []
+    return [*(identifier(store.target) for store in kernels["scores"]["kernel"].stores), "strong"]
+
+
+def _tensors(stores: tuple[Store, ...] | list[Store], rows: str) -> list[tuple[str, list[str], str]]:
+    """The name, the shape and the type of what is stored of each chunk; `rows`: its steps."""
+    found = []
     for store in stores:
         dtype = "_kept_type(dtype)" if "s" in store.axes else "dtype" if "t" in store.axes else "torch.float32"
-        extents = [EXTENT.get(axis, rows) for axis in store.axes]
-        lines.append(new(identifier(store.target), "slots", "M", *extents, dtype=dtype))
-    return lines
+        extents = ["slots", "M", *(EXTENT.get(axis, rows) for axis in store.axes)]
+        found.append((identifier(store.target), extents, dtype))
+    return found

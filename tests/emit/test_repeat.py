@@ -82,6 +82,18 @@ def test_a_run_alike_launches_the_same_of_its_own_tensors(module):
     assert all(stream == 71 for *_, stream in first + second)
 
 
+def test_tensors_without_elements_do_not_keep_a_run_from_being_repeated(module):
+    """All of them lie nowhere; no kernel is given them."""
+    run, none = Run(module), (given(0), given(0))
+
+    def with_more(x, y, scale, *empties):
+        return run(x, y, scale)
+
+    for _ in range(4):
+        module._with_kernels(with_more, given(), given(3), 0.5, *none)
+    assert run.times == 3, "the first call runs twice, for it builds what is lacking; the second is recorded"
+
+
 @pytest.mark.parametrize("module", ["simple_gla"], indirect=True)
 def test_sums_over_what_kernels_filled_are_taken_again(module):
     """Of a buffer that is kept until then, though no kernel needs it longer."""

@@ -411,9 +411,9 @@ def in_chunks_twice_as_long(name: str) -> list[dict]:
 def given_their_operands(document: Document, module: ModuleType, columns: tuple[int, int]) -> list[dict]:
     """The rows of walks on chip that are given what others make, as with many heads; and whether strong gates change
     bits of outputs before them."""
-    launched = set[str]()
+    launched = list[str]()
     module._multiprocessors = lambda: 1
-    note_launches(module, launched.add)
+    note_launches(module, launched.append)
     given = {"cases": [Case(1, 80, 2, *columns)], "precisions": ["fp32"]}
     rows = verify(document, module, regimes=["reset"], **given).to_dict()["rows"]
     given = {"cases": [Case(2, 70, 2, *columns)], "precisions": ["fp16"], "invariants": False}
@@ -421,8 +421,13 @@ def given_their_operands(document: Document, module: ModuleType, columns: tuple[
     for precision in ("fp32", "fp16"):
         found = changed_before(document, module, PRECISIONS[precision], CPU, "saved", columns)
         rows.append({"precision": precision, "changed": found, "ok": not found})
-    assert {f"{document.name}_{kernel}_kernel" for kernel in GIVEN_KERNELS} <= launched
+    assert {f"{document.name}_{kernel}_kernel" for kernel in GIVEN_KERNELS} <= {*launched}
     assert f"{document.name}_outputs_kernel" not in launched
+    problem = draw(document, "mild", Case(1, 40, 1, *columns))
+    for states, makers in (("saved", 1), ("recomputed", 2)):  # each launches twice; chunk states and they go together
+        launched.clear()
+        op_results(document, module, problem, PRECISIONS["fp16"], CPU, states)
+        assert launched.count(f"{document.name}_scores_kernel") == 2 * makers
     return rows
 
 

@@ -280,6 +280,16 @@ def test_chunks_of_twice_as_many_steps(walks):
     assert not changed_before(document, module, PRECISIONS["bf16"], torch.device("cuda"), "saved", (256, 512))
 
 
+@pytest.mark.parametrize("walks", [4, 10**6], ids=["given their operands", "in pieces"])
+def test_what_is_kept_for_the_backward_is_as_torch_compile_sees_it(walks):
+    """With operands of walks, where these are given any."""
+    module = generated("gla")
+    module._multiprocessors = lambda: walks
+    q, k, v, g = (torch.rand(2, 100, 4, n, device="cuda", dtype=torch.bfloat16) for n in (256, 256, 512, 256))
+    checks = "test_schema", "test_faketensor"
+    torch.library.opcheck(module._op, (1.0, q, k, v, -g, None, None, "saved"), test_utils=checks)
+
+
 @pytest.mark.parametrize("chunks", [1, 2])
 @pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v", "linear_attn", "rwkv6", "simple_gla"])
 def test_pieces_that_stay_on_chip(name, chunks):
