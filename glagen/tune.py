@@ -3,8 +3,8 @@
 A candidate is an entry of a table, and is tried in the module that a spec compiles to with that entry. Every one is
 first held to the recurrence, in processes of their own, for building kernels takes longest; those that pass are then
 timed one after another, each kernel where the op launches it. Whether a kernel of their own makes the scores
-(schedule/apart.py) is tried as a whole, with the best configurations of all that it concerns; and so are chunks of
-twice as many steps, for keys that are too wide for a state that stays on chip.
+(schedule/apart.py) is tried as a whole, with the best configurations of all that it concerns; and so are walks on chip
+that are given their operands (schedule/given.py), in chunks of 64 steps, which are twice as many where there are gates.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
 from glagen.regimes import REGIMES, Case, draw
 from glagen.schedule.apart import scores
-from glagen.schedule.tiles import FASTER_FUSED, WIDE, gated_sides, has_room
+from glagen.schedule.tiles import FASTER_FUSED, GIVEN_TILES, WIDE, gated_sides, has_room
 from glagen.verify import Results, reference_results, verify
 
 DTYPE = torch.bfloat16
@@ -68,8 +68,9 @@ def tune(
     if not import_text(compile_spec(source, Options(tuned=())))._on_triton(torch.empty(0, device=device, dtype=DTYPE)):
         raise ValueError(f"kernels do not run on {device}")
     for workload in workloads:
-        twice = _twice_as_long(planned, workload, device)
-        doubles = workload.K > WIDE and bool(_planned(source, twice).doubled)
+        walks = _walks_given(planned, workload, device)
+        doubles = workload.K > WIDE and bool(_planned(source, walks).doubled)
+        may_give = doubles or (not planned.program.gates and GIVEN_TILES.bfloat16[0] >= workload.K)
         with TemporaryDirectory() as folder:
             case = Case(2, CHUNKS * planned.chunk * (2 if doubles else 1) + 5, HEADS, workload.K, workload.V)
             oracle = Oracle(source, workload, device, case, Path(folder, "expected.pt"))
@@ -80,11 +81,11 @@ def tune(
             for x in _tuned(planned, oracle, given, jobs, say):
                 found = merged(found, (x,))
                 yield x
-            if doubles:
-                doubled = tuple(_measured(oracle, given, jobs, say, twice))
+            if may_give:
+                more = tuple(_measured(oracle, given, jobs, say, walks))
                 say(f"{workload.name}: timing the op")
-                if _whole(source, doubled, given) < GAIN * _whole(source, found, given):
-                    yield from doubled
+                if _whole(source, merged(found, more), given) < GAIN * _whole(source, found, given):
+                    yield from more
 
 
 def _planned(source: Source, table: Table) -> Schedule:
@@ -109,14 +110,14 @@ def _tuned(planned: Schedule, oracle: Oracle, given: Call, jobs: int, say: Say) 
 
 
 def _measured(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> Iterator[Tuned]:
-    """The best for each kernel that is faster than by the rule, or in `base`; of those that scores made by a kernel of
-    their own concern, if these alone are in `base`."""
+    """The best for each kernel that is faster than by the rule, or in `base`: of those that it concerns, which are all
+    if it has chunks of more steps."""
     source, workload, device = oracle.source, oracle.workload, oracle.device
-    planned = _planned(source, base)
-    apart = [x.kernel for x in base] == ["scores"]
-    walks = GIVEN_KERNELS if planned.doubled else tuple(FASTER_FUSED)
+    planned, based = _planned(source, base), {x.kernel for x in base}
+    walks = GIVEN_KERNELS if based & {*GIVEN_KERNELS} else tuple(FASTER_FUSED)
     kernels = [k for k in planned.kernels if not k.whole or (k.tiles.bfloat16[0] >= workload.K and k.name in walks)]
-    kernels = [k for k in kernels if not apart or k.ready or k.name == "scores"]
+    if based and not planned.doubled:
+        kernels = [k for k in kernels if k.name in based or (k.ready and based == {"scores"})]
     tried = [x for kernel in kernels for x in candidates(planned, kernel, workload, device)]
     roomy = {k.name for k in kernels if has_room(k)}
     crowded = [replace(x, kernel=CROWDED) for x in tried if x.kernel in roomy]
@@ -160,12 +161,14 @@ def _scores_apart(planned: Schedule, workload: Workload, device: torch.device) -
     return replace(_configuration(planned, "scores", workload, device), block_K=64, block_V=16)
 
 
-def _twice_as_long(planned: Schedule, workload: Workload, device: torch.device) -> Table:
-    """What has chunks of twice as many steps, and kernels for them alone, as the rule would."""
-    like = replace(_scores_apart(planned, workload, device), chunk=2 * planned.chunk)
+def _walks_given(planned: Schedule, workload: Workload, device: torch.device) -> Table:
+    """What has walks on chip be given their operands, as the rule would; where there are gates, also chunks of twice as
+    many steps, with scores made apart and a walk for their states."""
+    chunk = planned.chunk * (2 if planned.program.gates else 1)
+    like = replace(_scores_apart(planned, workload, device), chunk=chunk)
     walk = replace(like, kernel="states", block_V=min(WIDE, like.V), stages=3)
-    on_chip = (replace(like, kernel=name, block_K=like.K, block_V=64, stages=2) for name in GIVEN_KERNELS)
-    return merged((like, walk), on_chip)
+    on_chip = [replace(like, kernel=name, block_K=like.K, block_V=64, stages=2) for name in GIVEN_KERNELS]
+    return merged(on_chip, [like, walk] if chunk > planned.chunk else [])
 
 
 def _configuration(planned: Schedule, kernel: str, workload: Workload, device: torch.device) -> Tuned:

@@ -55,9 +55,9 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         ),
         *indented([new(f, "N", "H", "K", "V") for f in finals]),
         *indented(_sums(program, kernels, "sums")),
-        *indented([] if _judged(kernels) else _scores(program, kernels)),
         '    kept = states == "saved"',
         *indented(_of_operands(program, kernels)),
+        *indented([] if _judged(kernels) else _scores(program, kernels)),
         f"    {pieces(kernels['states'], 'H')}",
         '    if _stays_on_chip("fused", states, N * pieces * M, K, V, dtype):',
         "        if pieces > 1:",
@@ -74,7 +74,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
 
 
 def _nothing(kernels: dict[str, KernelText]) -> str:
-    """What a forward that keeps nothing returns for the backward: no chunk states, no operands if walks may have any."""
+    """What a forward returns for the backward that keeps nothing: no chunk states, no operands if walks have any."""
     return "_empty(0, dtype=_kept_type(dtype), device=device)" + ", *_new_operands(dtype, device)" * (GIVEN in kernels)
 
 
@@ -92,7 +92,7 @@ def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[
     results = ", ".join([*(identifier(o.name) for o in program.outputs), final])
     return [
         f'if _is_given("{GIVEN}", N * M, K, V, dtype):',
-        f"    {', '.join(walk_operands(kernels))} = operands = {_operands(program, kernels)}",
+        f"    [{', '.join(walk_operands(kernels))}] = operands = {_operands(program, kernels)}",
         f"    {chunk_states(state, 'H')} if kept else None",
         *indented(launch(program, text, {"pieces": "1"})),
         "    if kept:",
@@ -257,12 +257,13 @@ def _walk_back_on_chip(
     ]
     given = []
     if GIVEN_BACK in kernels:
-        names = ", ".join(walk_operands(kernels))
+        operands = walk_operands(kernels)
         conditions = [*on_chip[:-1], f'_is_given("{GIVEN_BACK}", N * M, K, V, dtype)']
         given = [
             f"given = {' and '.join(conditions)}",
             "if given:",
-            *indented([*states, "if not strong.numel():", f"    {names} = {_operands(program, kernels)}"]),
+            *indented([*states, f"if not {operands[0]}.numel():"]),
+            f"        [{', '.join(operands)}] = {_operands(program, kernels)}",
             *indented(launch(program, kernels[GIVEN_BACK], renamed)),
         ]
     return [

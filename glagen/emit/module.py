@@ -151,7 +151,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "tuned": schedule.tuned,
         "notes_of_chunks": any(k["own_notes"] for k in kernels),
         "crowded": CROWDED if roles["fused"]["crowds"] else "",
-        "from_shared": [roles[k.name]["function"] for k in schedule.kernels if k.whole and schedule.fused_by_wgmma],
+        "from_shared": [roles[name]["function"] for name in schedule.from_shared],
         "by_tma": schedule.stored_by_tma,
         "walks_by_tma": any(name in WALKS for name in schedule.stored_by_tma),
         "in_turn": in_turn,

@@ -8,6 +8,7 @@ from glagen.emit.memory import EXTENT
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Store
+from glagen.ir.tuned import GIVEN
 
 
 def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:
@@ -37,11 +38,13 @@ def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) ->
 
 def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:
     """The module's function that makes scores together with what else a walk is given, if it has one."""
-    if "scores" not in kernels or not kernels["scores"]["kernel"].given:
+    if GIVEN not in kernels:
         return []
     text = kernels["scores"]
     no_more = dict.fromkeys(text["kernel"].given, "None")  # all else is right at once
-    tensors = [*_tensors(text["kernel"].stores, "chunk"), ("strong", ["slots", "M", "1"], "torch.int8")]
+    tensors = _tensors(text["kernel"].stores, "chunk")
+    tensors += [(name, ["slots", "M", "1"], "torch.int8") for name in noted(text)]
+    passes = [({}, "[:1]"), (no_more, "[1:]")] if text["kernel"].runs_twice else [({}, "")]
     new_ones = [
         "def _new_operands(dtype, device, slots=0, M=0, K=0, V=0):",
         '    """Tensors for what `_operands_triton` gives; empty where no walk is given any."""',
@@ -52,12 +55,15 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
     ]
     lines = [
         f"def _operands_triton({', '.join([*arguments(program), 'packing'])}):",
-        '    """Scores of each chunk, what walks multiply with states there, and whether its gates are strong."""',
+        '    """What walks on chip are given: scores of each chunk, and what else has no value columns."""',
         *head(program),
-        f"    {', '.join(walk_operands(kernels))} = operands = _new_operands(dtype, device, slots, M, K, V)",
+        f"    [{', '.join(walk_operands(kernels))}] = operands = _new_operands(dtype, device, slots, M, K, V)",
         *indented(configure(program, text)),
-        *indented(start(program, text, {"walks": "None"}, read="strong.shape[1]", passes="[:1]")),
-        *indented(start(program, text, no_more | {"walks": "None"}, read="strong.shape[1]", passes="[1:]")),
+        *(
+            line
+            for less, which in passes
+            for line in indented(start(program, text, {"walks": "None", **less}, read="strong.shape[1]", passes=which))
+        ),
         "    return operands",
     ]
     return ["\n".join(new_ones), "\n".join(lines)]
@@ -65,9 +71,9 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
 
 def walk_operands(kernels: dict[str, KernelText]) -> list[str]:
     """What walks are given, by name; the backward takes what the forward's was given. None if no walk is."""
-    if "scores" not in kernels or not kernels["scores"]["kernel"].given:
+    if GIVEN not in kernels:
         return []
-    return [*(identifier(store.target) for store in kernels["scores"]["kernel"].stores), "strong"]
+    return [*(identifier(store.target) for store in kernels["scores"]["kernel"].stores), *noted(kernels["scores"])]
 
 
 def _tensors(stores: tuple[Store, ...] | list[Store], rows: str) -> list[tuple[str, list[str], str]]:

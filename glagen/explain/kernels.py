@@ -74,11 +74,12 @@ def _fused_back(schedule: Schedule, kernel: Kernel) -> str:
 def _given(schedule: Schedule) -> str:
     """What walks do that are given their operands."""
     forward, back = GIVEN_KERNELS
+    heads = dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel == forward)
+    steps = f"whose chunks have {2 * schedule.chunk} steps, " if schedule.doubled else ""
     return (
         f"`{forward}` does the whole forward, and `{back}` the work of `adjoint_states` and `value_gradients`, for "
-        f"{' and for '.join(map(place, schedule.doubled))}, whose chunks have {2 * schedule.chunk} steps, wherever "
-        "there is a program for two thirds of the multiprocessors. They multiply what `scores` makes of each chunk, "
-        "whatever its gates are."
+        f"{' and for '.join(heads)}, {steps}wherever there is a program for two thirds of the multiprocessors. They "
+        f"multiply what `scores` makes of each chunk{', whatever its gates are' if schedule.program.gates else ''}."
     )
 
 

@@ -108,7 +108,7 @@ class Lowering(Workspace):
             row = decay.upper.at if decay.upper.is_row else decay.lower.at
             needed = {row, *decay.axes}
             holders = [o for o in statement.operands if needed <= set(o.indices)]
-            if self.turned:  # the smaller one: a program has a block of the value columns
+            if self.by_columns:  # the smaller one
                 holders.sort(key=lambda o: COLUMN not in o.indices)
             if needed <= set(statement.out.indices) and (not holders or not decay.axes):
                 on_result.append(decay)
@@ -118,7 +118,7 @@ class Lowering(Workspace):
                 raise InternalError(f"no operand of {statement.out} can carry {decay}")
         numbers: tuple[Expr, ...] = ()
         operands = list(statement.operands)
-        if self.turned and "t" in statement.over:  # the smaller one takes the other's numbers as well
+        if self.by_columns and "t" in statement.over:  # the smaller one takes the other's numbers as well
             operands.sort(key=lambda o: COLUMN in o.indices)
             if not on_operand[operands[0].name]:
                 operands[0], numbers = bare(self, operands[0])
@@ -209,7 +209,8 @@ class Lowering(Workspace):
                 factors = [between(self, d, axes == ("s", "t")) for d in matrix]
                 self.emit(Assign(decayed, axes, times(tile(name, *axes), *factors)))
             name = decayed
-        rows, numbers = bare(self, rows)
+        # the smaller tile has its own numbers where it is the right operand, and the matrix lies in memory
+        rows, numbers = (rows, ()) if self.by_columns and not self.turned else bare(self, rows)
         if numbers:
             scaled = self.unique(("scaled", name, numbers), f"{name}_scaled")
             if scaled not in self.known:

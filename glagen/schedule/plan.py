@@ -16,6 +16,7 @@ from glagen.ir.tuned import CROWDED, GIVEN, GIVEN_BACK, Tuned
 from glagen.schedule.apart import made_apart, scores
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
+from glagen.schedule.given import has_lefts_in_memory
 from glagen.schedule.kernels import Goal, Shape, build, gradient_goals, needed, order_twin, scan_of
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import for_mild_gates
@@ -27,6 +28,7 @@ from glagen.schedule.tiles import (
     FUSED_SIDES,
     NARROW,
     STATES_TURNED,
+    WGMMA_ROWS,
     chunk_of,
     gated_sides,
     has_room,
@@ -43,12 +45,13 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     chunk = chunk_of(program)
     covers = _covers(program, chunk, options)
     table = _alike(program, chunk, options)
-    apart = scores(program) if any(x.kernel == "scores" for x in table) else ()
+    apart = scores(program) if any(x.kernel in ("scores", GIVEN) for x in table) else ()
     kernels = _kernels(program, covers, apart)
     doubles = _may_double(covers, kernels)
     measured = _measured(table, chunk, doubles)
     alone = "V" not in gated_sides(program)  # for gates on values, no operand is without these columns
-    if doubles and alone and apart and any(x.kernel == GIVEN for x in measured):
+    may_give = alone and (doubles or not program.gates)
+    if may_give and apart and any(x.kernel == GIVEN and x.chunk >= WGMMA_ROWS for x in measured):
         kernels = _with_operands(program, covers, kernels, apart)
     names = {kernel.name for kernel in kernels} | {CROWDED for k in kernels if has_room(k)}
     by_wgmma = any(_adds_by_wgmma(program, covers, kernel) for kernel in kernels)
@@ -71,6 +74,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         by_columns,
         fused_above,
         by_wgmma,
+        tuple(k.name for k in kernels if k.whole and (by_wgmma or has_lefts_in_memory(k))),
         tuple(k.name for k in kernels if k.name in walks or (k.whole and by_wgmma)),
         exact,
         tuple(x for x in measured if x.kernel in names),

@@ -69,6 +69,7 @@ class Workspace:
     crossed: dict[str, Crossed] = field(default_factory=dict)  # by the part that carries a gate's gradient
     crossing_tiles: set[str] = field(default_factory=set)  # buckets, and paths from the chunk's start, that there are
     turned: bool = False  # what dots make with value columns is to have those first (see turn.py)
+    by_columns: bool = False  # tiles with value columns are smaller: a program has a block of those, and all of keys
     causal: bool = False  # no bit of what a row reads may depend on later rows
 
     def emit(self, *lines: Line) -> None:

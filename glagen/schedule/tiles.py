@@ -22,6 +22,7 @@ from glagen.ir.tuned import Tuned, read_table
 GATED_CHUNK = 32
 UNGATED_CHUNK = 64
 WIDE, NARROW = 128, 64
+WGMMA_ROWS = 64  # of a product that Hopper's wgmma makes, at least
 # For gates on these sides (see gated_sides), the forward is faster if it keeps the state on chip, given enough heads:
 # 1.2 to 1.9 times on an H200 (bf16, heads of 64 by 64 to 256 by 512). Where keys have gates, each block of value
 # columns would take the exponentials of all keys again: there it is up to 1.9 times slower. Where states are stored for

@@ -138,7 +138,7 @@ def test_what_was_measured_is_explained(name: str) -> None:
     assert_complete(schedule, text, latex)
     assert_well_formed(latex)
     longer = joined("64 for compute capability 9, bfloat16, heads of 256 by 512") in joined(text)
-    assert longer == ("`fused_given`" in text) == (name == "gla")
+    assert longer == (name == "gla") and ("`fused_given`" in text) == (name in ("gla", "linear_attn"))
 
 
 @pytest.mark.parametrize("name", EVERY)

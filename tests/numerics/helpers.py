@@ -137,6 +137,11 @@ def twice_as_long(document: Document, architecture: int, *heads: tuple[int, int]
     return _of_tiles(document, architecture, 2, ("states", "scores", *GIVEN_KERNELS), heads)
 
 
+def walks_given(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
+    """A table by which walks on chip are given what has no value columns, in chunks of as many steps as by the rule."""
+    return _of_tiles(document, architecture, 1, GIVEN_KERNELS, heads)
+
+
 def _of_tiles(
     document: Document, architecture: int, chunks: int, kernels: tuple[str, ...], heads: tuple[tuple[int, int], ...]
 ) -> tuple[Tuned, ...]:

@@ -49,6 +49,7 @@ from tests.numerics.helpers import (
     scores_apart,
     spec_text,
     twice_as_long,
+    walks_given,
 )
 
 FP32 = replace(PRECISIONS["fp32"], budget=1e-4)  # parameters' gradients are sums that cancel: see test_properties.py
@@ -145,6 +146,10 @@ def main(name: str) -> int:
         return told([row for spec in APART for row in with_scores_apart(spec)])
     if name == "doubled":
         return told(in_chunks_twice_as_long("gla"))
+    if name == "given":
+        document, heads = document_of(spec_text("linear_attn")), (20, 24)
+        module = compiled(spec_text("linear_attn"), tuned=walks_given(document, 0, heads))
+        return told(given_their_operands(document, module, heads))
     if name == "few_rows":
         return told([row for spec in FEW_ROWS for row in of_few_rows(spec)])
     if name == "in_bfloat16":
@@ -424,10 +429,11 @@ def given_their_operands(document: Document, module: ModuleType, columns: tuple[
     assert {f"{document.name}_{kernel}_kernel" for kernel in GIVEN_KERNELS} <= {*launched}
     assert f"{document.name}_outputs_kernel" not in launched
     problem = draw(document, "mild", Case(1, 40, 1, *columns))
-    for states, makers in (("saved", 1), ("recomputed", 2)):  # each launches twice; chunk states and they go together
+    each = 2 if "STRONG" in vars(module)[f"{document.name}_scores_kernel"].arg_names else 1  # launches, mild and strong
+    for states, makers in (("saved", 1), ("recomputed", 2)):  # they are kept where chunk states are
         launched.clear()
         op_results(document, module, problem, PRECISIONS["fp16"], CPU, states)
-        assert launched.count(f"{document.name}_scores_kernel") == 2 * makers
+        assert launched.count(f"{document.name}_scores_kernel") == each * makers
     return rows
 
 
@@ -545,13 +551,15 @@ def test_the_kernels_are_the_recurrence(text, case, regime, seed):
 @given(strategies.specs(), SHORT, strategies.regimes, strategies.seeds)
 def test_chunks_may_have_twice_as_many_steps(text, case, regime, seed):
     """Of any spec with gates that guarded covers serve, whether its tiles have room or not; and every other time walks
-    are given what others make, if that may be."""
+    are given what others make, if that may be, which it may without gates too."""
     text = re.sub(r"^((?:sub)?chunk): .*$", r"\1: auto", text, flags=re.MULTILINE)
     document = document_of(text)
+    table = (*twice_as_long(document, 0, (case.K, case.V)), *walks_given(document, 0, (case.K, case.V)))
     with mock.patch.object(schedule.plan, "has_room", lambda kernel: kernel.name == "fused" and kernel.runs_twice):
-        module = compiled(text, tuned=twice_as_long(document, 0, (case.K, case.V)))
-    if hasattr(module, "_chunk"):
-        assert module._chunk(case.K, case.V, torch.float32) == 2 * module.CHUNK
+        module = compiled(text, tuned=table)
+    is_longer = hasattr(module, "_chunk")
+    assert not is_longer or module._chunk(case.K, case.V, torch.float32) == 2 * module.CHUNK
+    if is_longer or hasattr(module, "_is_given"):
         module._multiprocessors = lambda: seed % 2
         forget_runs(module)
         is_the_recurrence(document, module, regime, case, seed)

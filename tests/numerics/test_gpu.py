@@ -281,13 +281,15 @@ def test_chunks_of_twice_as_many_steps(walks):
 
 
 @pytest.mark.parametrize("walks", [4, 10**6], ids=["given their operands", "in pieces"])
-def test_what_is_kept_for_the_backward_is_as_torch_compile_sees_it(walks):
+@pytest.mark.parametrize(("name", "columns"), [("gla", (256, 512)), ("linear_attn", (128, 256))])
+def test_what_is_kept_for_the_backward_is_as_torch_compile_sees_it(name, columns, walks):
     """With operands of walks, where these are given any."""
-    module = generated("gla")
+    module, (K, V) = generated(name), columns
     module._multiprocessors = lambda: walks
-    q, k, v, g = (torch.rand(2, 100, 4, n, device="cuda", dtype=torch.bfloat16) for n in (256, 256, 512, 256))
+    q, k, v, g = (torch.rand(2, 100, 4, n, device="cuda", dtype=torch.bfloat16) for n in (K, K, V, K))
+    gates = [-g] if name == "gla" else []
     checks = "test_schema", "test_faketensor"
-    torch.library.opcheck(module._op, (1.0, q, k, v, -g, None, None, "saved"), test_utils=checks)
+    torch.library.opcheck(module._op, (1.0, q, k, v, *gates, None, None, "saved"), test_utils=checks)
 
 
 @pytest.mark.parametrize("chunks", [1, 2])

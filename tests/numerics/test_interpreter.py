@@ -104,6 +104,11 @@ def test_chunks_of_twice_as_many_steps():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_walks_that_are_given_scores_alone():
+    result = _worker("given")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_few_rows_in_bfloat16():
     result = _worker("few_rows")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]

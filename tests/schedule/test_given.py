@@ -9,7 +9,8 @@ from glagen.ir.kernel import Assign, Dot, Kernel, Load, lines_of
 from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import GIVEN, GIVEN_BACK, GIVEN_KERNELS
 from glagen.pipeline import plan
-from tests.numerics.helpers import document_of, spec_text, twice_as_long
+from glagen.schedule.given import has_lefts_in_memory
+from tests.numerics.helpers import document_of, spec_text, twice_as_long, walks_given
 
 HEADS = (200, 300)
 
@@ -56,6 +57,49 @@ def test_one_kernel_makes_all_that_both_walks_are_given(kernels):
 def test_the_walk_back_sums_over_the_same_decays(kernels):
     ahead, back = (set(kernels[name].given) for name in (GIVEN, GIVEN_BACK))
     assert {n.removesuffix("_T") for n in back} == ahead == {*back - {"scores_T"}, "scores"}
+
+
+@pytest.fixture(scope="module")
+def ungated() -> Schedule:
+    document = document_of(spec_text("linear_attn"))
+    found = plan(document, Options(tuned=walks_given(document, 9, HEADS)))
+    assert isinstance(found, Schedule)
+    return found
+
+
+@pytest.mark.parametrize("name", GIVEN_KERNELS)
+def test_without_gates_walks_are_given_scores_and_read_all_else_as_it_lies(ungated, name):
+    """Numbers go to the tile with value columns, so that no left operand is computed."""
+    kernel = next(k for k in ungated.kernels if k.name == name)
+    assert [given.removesuffix("_T") for given in kernel.given] == ["scores"]
+    assert name in ungated.from_shared and has_lefts_in_memory(kernel) and not ungated.doubled
+    computed = [line for line in kernel.lines if isinstance(line, Assign)]
+    assert all("j" in line.axes for line in computed) and len(computed) == 1, "a multiple of what is read, or of it"
+
+
+@pytest.mark.parametrize("query", ["q[t,i]", "(-q[t,i])", "silu(q[t,i])", "(-silu(q[t,i]))"])
+def test_walks_are_given_no_multiples_of_scores(query):
+    """Which no kernel makes: numbers go to the other operand."""
+    document = document_of(spec_text("linear_attn").replace("scale * q[t,i]", f"scale * {query}"))
+    found = plan(document, Options(tuned=walks_given(document, 9, HEADS)))
+    assert isinstance(found, Schedule)
+    for kernel in (k for k in found.kernels if k.name in GIVEN_KERNELS):
+        matrices = [x.name for x in kernel.lines if isinstance(x, Load) and "s" in x.axes]
+        assert [name.removesuffix("_T") for name in matrices] == ["scores"]
+        assert kernel.name in found.from_shared
+
+
+def test_their_scores_are_no_others(ungated):
+    """A kernel makes them for these walks alone, unless a table says that others load them too."""
+    maker = next(k for k in ungated.kernels if k.name == "scores")
+    assert not maker.judges and not maker.given
+    assert "scores" not in {x.kernel for x in ungated.tuned}
+
+
+def test_walks_of_fewer_rows_than_wgmma_has_are_given_nothing():
+    document = document_of(spec_text("linear_attn").replace("chunk: auto", "chunk: 32"))
+    found = plan(document, Options(tuned=walks_given(document, 9, HEADS)))
+    assert isinstance(found, Schedule) and not {*GIVEN_KERNELS} & {kernel.name for kernel in found.kernels}
 
 
 @pytest.mark.parametrize("name", ["rwkv6", "hgrn2", "gla_sigmoid", "gla_v", "simple_gla", "retnet"])
