@@ -29,7 +29,7 @@ from glagen.bench.workloads import Call, call
 from glagen.errors import Source
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Ensemble, Options, Schedule
-from glagen.ir.tuned import CROWDED, GIVEN_KERNELS, Heads, Tuned, merged, power
+from glagen.ir.tuned import CROWDED, GIVEN, GIVEN_KERNELS, Heads, Tuned, merged, power
 from glagen.jobs import KILLED, processes
 from glagen.loader import import_text
 from glagen.parse import parse
@@ -69,8 +69,9 @@ def tune(
         raise ValueError(f"kernels do not run on {device}")
     for workload in workloads:
         walks = _walks_given(planned, workload, device)
-        doubles = workload.K > WIDE and bool(_planned(source, walks).doubled)
-        may_give = doubles or (not planned.program.gates and GIVEN_TILES.bfloat16[0] >= workload.K)
+        other = _planned(source, walks)
+        doubles = workload.K > WIDE and bool(other.doubled)
+        fits = GIVEN_TILES.bfloat16[0] >= workload.K and GIVEN in {k.name for k in other.kernels}
         with TemporaryDirectory() as folder:
             case = Case(2, CHUNKS * planned.chunk * (2 if doubles else 1) + 5, HEADS, workload.K, workload.V)
             oracle = Oracle(source, workload, device, case, Path(folder, "expected.pt"))
@@ -81,7 +82,7 @@ def tune(
             for x in _tuned(planned, oracle, given, jobs, say):
                 found = merged(found, (x,))
                 yield x
-            if may_give:
+            if doubles or (fits and not other.doubled):
                 more = tuple(_measured(oracle, given, jobs, say, walks))
                 say(f"{workload.name}: timing the op")
                 if _whole(source, merged(found, more), given) < GAIN * _whole(source, found, given):

@@ -7,10 +7,10 @@ have as many steps: Hopper's wgmma takes their left operands from shared memory.
 T2048 H4 K256 V512: 0.10 ms for the operands, 0.18 ms for the walk and 0.29 where it stores states, 0.28 back; with
 states made, and read, in memory, in chunks as long, 0.47 ms forward and 0.39 back.)
 
-Without gates that is scores alone. Else they are computed, and lie in registers, where they are multiplied with values:
-Triton has left operands lie in shared memory only where they come from memory, and those in registers may not be wgmma's
-(see templates/hopper.py.j2). (H200, Triton 3.6.0, bf16, linear_attn, B16 T2048 H4 K128 V256: 0.025 ms for scores, 0.11
-ms for the walk that stores states and 0.11 ms back; with scores made by the walk, by mma.sync, 0.17 and 0.16.)
+Without gates that is scores alone. Those that a walk makes itself lie in registers, for Triton has left operands lie in
+shared memory only if they come from memory; and those in registers may not be wgmma's (see templates/hopper.py.j2).
+(H200, Triton 3.6.0, bf16, linear_attn, B16 T2048 H4 K128 V256: 0.025 ms for scores, 0.11 ms for the walk that stores
+states and 0.11 ms back; with scores that walks make, by mma.sync, 0.17 and 0.16.)
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from glagen.bench import Workload
 from glagen.cli import main
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import CROWDED, read_table
+from glagen.ir.tuned import CROWDED, GIVEN_KERNELS, read_table
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
@@ -212,6 +212,33 @@ def test_chunks_have_twice_as_many_steps_if_all_of_the_op_gains(gain, K, kept, m
     assert [x.chunk for x in found] == [32, 64][: 1 + bool(kept)]
     twice = [] if kept is None else [["fused_given", "fused_given_value_gradients", "scores", "states"]]
     assert tried == [tuning.CHUNKS * (32 if kept is None else 64) + 5, [], ["scores"], *twice]
+
+
+@pytest.mark.parametrize(
+    ("chunk", "K", "gain", "kept"),
+    [("auto", 64, 0.9, True), ("auto", 64, 0.99, False), ("auto", 512, 0.9, None), ("32", 64, 0.9, None)],
+    ids=["faster", "no faster", "wider than a program holds", "fewer rows than wgmma has"],
+)
+def test_walks_without_gates_are_given_scores_if_all_of_the_op_gains(chunk, K, gain, kept, monkeypatch):
+    pytest.importorskip("triton")
+    source = Source("linear_attn.yaml", spec_text("linear_attn").replace("chunk: auto", f"chunk: {chunk}"))
+    given, tried = sorted(GIVEN_KERNELS), []
+
+    def measured(oracle, call, jobs, say, base):
+        tried.append(sorted(x.kernel for x in base))
+        yield from (replace(ONE, kernel=x.kernel) for x in base)
+
+    def whole(source, table, call):
+        return gain if {*given} <= {x.kernel for x in table} else 1.0
+
+    monkeypatch.setattr(tuning, "_measured", measured)
+    monkeypatch.setattr(tuning, "_whole", whole)
+    monkeypatch.setattr(tuning, "call", lambda *_: None)
+    monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
+    monkeypatch.setattr(tuning.Oracle, "run", lambda oracle: None)
+    found = list(tuning.tune(source, CPU, [replace(TINY, K=K)], 1))
+    assert tried == [[], ["scores"], *([given] if kept is not None else [])]
+    assert sorted(x.kernel for x in found) == (given if kept else [])
 
 
 def test_a_configuration_that_is_wrong_or_cannot_be_launched_is_not_right(planned, monkeypatch):
