@@ -62,7 +62,9 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
         *(
             line
             for less, which in passes
-            for line in indented(start(program, text, {"walks": "None", **less}, read="strong.shape[1]", passes=which))
+            for line in indented(
+                start(program, text, {"walks": "None", **named(kernels), **less}, read="strong.shape[1]", passes=which)
+            )
         ),
         "    return operands",
     ]
@@ -73,14 +75,21 @@ def walk_operands(kernels: dict[str, KernelText]) -> list[str]:
     """What walks are given, by name; the backward takes what the forward's was given. None if no walk is."""
     if GIVEN not in kernels:
         return []
-    return [*(identifier(store.target) for store in kernels["scores"]["kernel"].stores), *noted(kernels["scores"])]
+    return [*named(kernels).values(), *noted(kernels["scores"])]
+
+
+def named(kernels: dict[str, KernelText]) -> dict[str, str]:
+    """What to call the tiles that walks are given: another name than that of sums over columns, which lie otherwise."""
+    sums = {store.target for role, text in kernels.items() if "sums_" in role for store in text["kernel"].stores}
+    targets = [store.target for store in kernels["scores"]["kernel"].stores]
+    return {target: f"{target}_given" if target in sums else identifier(target) for target in targets}
 
 
 def _tensors(stores: tuple[Store, ...] | list[Store], rows: str) -> list[tuple[str, list[str], str]]:
     """The name, the shape and the type of what is stored of each chunk; `rows`: its steps."""
     found = []
     for store in stores:
-        dtype = "_kept_type(dtype)" if "s" in store.axes else "dtype" if "t" in store.axes else "torch.float32"
+        dtype = "_kept_type(dtype)" if "s" in store.axes else "dtype" if len(store.axes) == 2 else "torch.float32"
         extents = ["slots", "M", *(EXTENT.get(axis, rows) for axis in store.axes)]
         found.append((identifier(store.target), extents, dtype))
     return found
