@@ -90,8 +90,10 @@ def build(
     statements = needed(program, wanted, states | set(sums))
     forward = shape.name in FORWARD
     all_turned = bool(shape.whole) and not shape.given and gated_sides(program) not in STATES_TURNED
-    lowering = Lowering(program, covers, shape.looped, statements, turned=all_turned, causal=forward)
-    lowering.by_columns = all_turned or shape.given
+    by_columns = all_turned or shape.given
+    lowering = Lowering(
+        program, covers, shape.looped, statements, turned=all_turned, by_columns=by_columns, causal=forward
+    )
     lines: list[Line] = lightened(lowering.run(), forward, bool(shape.whole))
     stores = []
     for goal in goals:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from glagen.errors import Source
 from glagen.ir.schedule import Options
+from glagen.ir.tuned import power
 from glagen.pipeline import compile_spec
 from tests.numerics.helpers import document_of, scores_apart
 
@@ -55,6 +57,7 @@ ALL = [
 KERNELS = {"states_kernel", "outputs_kernel", "fused_kernel", "adjoint_states_kernel", "key_gradients_kernel"}
 KERNELS |= {"value_gradients_kernel", "carry_kernel", "step_kernel"}
 WALK_BACK = "fused_value_gradients_kernel"
+GIVEN = {"scores_kernel", "fused_given_kernel", "fused_given_value_gradients_kernel"}
 # Dots of float64, which Triton 3.7 leaves to multiplications there: what a divisor is read of, beside float32 inputs.
 DOUBLES = {("sm_100", "float32"): {f"mlstm_n_{kernel}_kernel" for kernel in ("states", "outputs", "fused")}}
 
@@ -75,12 +78,15 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
     pytest.importorskip("triton")
     name, target, dtype, K, V = case
     found = built(*case, tmp_path)
-    longest_first = sorted(KERNELS | {WALK_BACK}, key=len, reverse=True)
+    longest_first = sorted(KERNELS | GIVEN | {WALK_BACK}, key=len, reverse=True)
     text = (ROOT / "generated" / f"{name}.py").read_text()
-    by_wgmma = "FROM_SHARED" in text
+    from_shared = re.findall(r'"(\w+)"', "".join(re.findall("^FROM_SHARED = .*", text, re.MULTILINE)))
+    by_wgmma = f"{name}_fused_kernel" in from_shared
     most = 128 if by_wgmma and target == "sm_90" and V > 32 else 0 if by_wgmma else 64
     walks_back = f"def {name}_{WALK_BACK}(" in text and dtype == "bfloat16" and most >= K
-    expected = KERNELS | {WALK_BACK} if walks_back else KERNELS
+    measured = f'("fused_given", 9, torch.bfloat16, {power(K)}, {power(V)}):' in text
+    is_given = measured and (target, dtype) == ("sm_90", "bfloat16")
+    expected = KERNELS | ({WALK_BACK} if walks_back else set()) | (GIVEN if is_given else set())
     assert {next(k for k in longest_first if b["kernel"].endswith(f"_{k}")) for b in found} == expected
     for b in found:
         multiplies = not b["kernel"].endswith(("_carry_kernel", "_step_kernel"))
@@ -94,7 +100,7 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
             assert 0 < b["registers"] <= 255
         if target == "sm_90":
             assert b["sound"] or not b["from_registers"], f"{b['kernel']} uses wgmma, which this assembler gets wrong"
-            assert ("HGMMA" in b["mma"]) <= (b["sound"] or (by_wgmma and "_fused_" in b["kernel"]))
+            assert ("HGMMA" in b["mma"]) <= (b["sound"] or b["kernel"] in from_shared)
     if walks_back and by_wgmma:
         assert {b["kernel"] for b in found if "HGMMA" in b["mma"]} >= {f"{name}_fused_kernel", f"{name}_{WALK_BACK}"}
 
@@ -130,26 +136,30 @@ assert sorted(x["num_warps"] for x in mild) == [4, 8], mild
     assert run.returncode == 0, run.stderr[-500:]
 
 
-def test_walks_that_are_given_their_operands_have_them_in_shared_memory(tmp_path):
+@pytest.mark.parametrize(("name", "K", "V"), [("gla", 256, 512), ("linear_attn", 128, 128), ("linear_attn", 128, 256)])
+def test_walks_that_are_given_their_operands_have_them_in_shared_memory(name, K, V, tmp_path):
     """All products are wgmma's, and none has an operand in registers; with states stored, and without."""
     pytest.importorskip("triton")
     code = """
+import sys
 from pathlib import Path
 import torch
 from glagen import targets
 from glagen.loader import import_path
 from glagen.parse import parse, read
-module, document = import_path(Path("generated/gla.py"), "generated"), parse(read(Path("specs/gla.yaml")))
+name, K, V = sys.argv[1:]
+module, document = import_path(Path(f"generated/{name}.py"), "generated"), parse(read(Path(f"specs/{name}.yaml")))
 every = targets.launches
 targets.launches = lambda *given: [x for x in every(*given) if "_given_" in x.kernel.fn.__name__]
-found = targets.build(module, document, "sm_90", torch.bfloat16, 256, 512)
-names = ["gla_fused_given_kernel", "gla_fused_given_kernel", "gla_fused_given_value_gradients_kernel"]
-assert sorted(x.kernel for x in found) == names, found
+found = targets.build(module, document, "sm_90", torch.bfloat16, int(K), int(V))
+names = {f"{name}_fused_given_kernel", f"{name}_fused_given_value_gradients_kernel"}
+assert {x.kernel for x in found} == names and len(found) == 2 + (name == "gla"), found  # by TMA or not
 assert all(x.fits and x.mma == ("HGMMA",) and not x.from_registers for x in found), found
 """
     environment = {n: x for n, x in os.environ.items() if n != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
+    command = [sys.executable, "-c", code, name, str(K), str(V)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     assert run.returncode == 0, run.stderr[-800:]
 
 
