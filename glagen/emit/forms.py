@@ -20,7 +20,7 @@ from glagen.emit.launch import (
     walk_back_arguments,
 )
 from glagen.emit.memory import EXTENT, Tensor
-from glagen.emit.scores import named, walk_operands
+from glagen.emit.scores import operand_names, walk_operands
 from glagen.emit.walks import pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
@@ -94,7 +94,7 @@ def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[
         f'if _is_given("{GIVEN}", N * M, K, V, dtype):',
         f"    [{', '.join(walk_operands(kernels))}] = operands = {_operands(program, kernels)}",
         f"    {chunk_states(state, 'H')} if kept else None",
-        *indented(launch(program, text, {"pieces": "1", **named(kernels)})),
+        *indented(launch(program, text, {"pieces": "1", **operand_names(kernels)})),
         "    if kept:",
         f"        return {results}, {name}, *operands",
         f"    return {results}, {_nothing(kernels)}",
@@ -264,7 +264,7 @@ def _walk_back_on_chip(
             "if given:",
             *indented([*states, f"if not {operands[0]}.numel():"]),
             f"        [{', '.join(operands)}] = {_operands(program, kernels)}",
-            *indented(launch(program, kernels[GIVEN_BACK], renamed | named(kernels))),
+            *indented(launch(program, kernels[GIVEN_BACK], renamed | operand_names(kernels))),
         ]
     return [
         *(f"{name} = {made} if needs[{order[target]}] else None" for target, (name, made, _) in buffers.items()),

@@ -16,7 +16,7 @@ def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) ->
     if "scores" not in kernels:
         return []
     text = kernels["scores"]
-    rows = "CHUNK" if steps == "CHUNK" else "chunk"
+    rows, told = _rows(steps)
     tensors = _tensors([x for x in text["kernel"].stores if x.target not in text["kernel"].given], rows)
     names = [name for name, _, _ in tensors]
     none = ", ".join("None" for _ in names)
@@ -26,7 +26,7 @@ def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) ->
         *head(program),
         '    if ("scores", _capability(), dtype, *_powers(K, V)) not in TUNED:',
         f"        return {none}",
-        *indented([f"{rows} = {steps}"] * (rows != steps)),
+        *indented(told),
         *indented([new(name, *extents, dtype=dtype) for name, extents, dtype in tensors]),
         # walks that note strong gates are along heads of the state, or of the outputs
         *indented(configure(program, text)),
@@ -42,13 +42,16 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
         return []
     text = kernels["scores"]
     no_more = dict.fromkeys(text["kernel"].given, "None")  # all else is right at once
-    tensors = _tensors(text["kernel"].stores, "chunk")
+    rows, told = _rows(steps)
+    tensors = _tensors(text["kernel"].stores, rows)
     tensors += [(name, ["slots", "M", "1"], "torch.int8") for name in noted(text)]
     passes = [({}, "[:1]"), (no_more, "[1:]")] if text["kernel"].runs_twice else [({}, "")]
+    names = operand_names(kernels) | {"walks": "None"}
+    launches = [start(program, text, names | less, read="strong.shape[1]", passes=which) for less, which in passes]
     new_ones = [
         "def _new_operands(dtype, device, slots=0, M=0, K=0, V=0):",
         '    """Tensors for what `_operands_triton` gives; empty where no walk is given any."""',
-        f"    chunk = {steps}",
+        *indented(told),
         "    return [",
         *(f"        _empty({', '.join(extents)}, dtype={kind}, device=device)," for _, extents, kind in tensors),
         "    ]",
@@ -59,13 +62,7 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
         *head(program),
         f"    [{', '.join(walk_operands(kernels))}] = operands = _new_operands(dtype, device, slots, M, K, V)",
         *indented(configure(program, text)),
-        *(
-            line
-            for less, which in passes
-            for line in indented(
-                start(program, text, {"walks": "None", **named(kernels), **less}, read="strong.shape[1]", passes=which)
-            )
-        ),
+        *indented([line for one in launches for line in one]),
         "    return operands",
     ]
     return ["\n".join(new_ones), "\n".join(lines)]
@@ -75,14 +72,19 @@ def walk_operands(kernels: dict[str, KernelText]) -> list[str]:
     """What walks are given, by name; the backward takes what the forward's was given. None if no walk is."""
     if GIVEN not in kernels:
         return []
-    return [*named(kernels).values(), *noted(kernels["scores"])]
+    return [*operand_names(kernels).values(), *noted(kernels["scores"])]
 
 
-def named(kernels: dict[str, KernelText]) -> dict[str, str]:
+def operand_names(kernels: dict[str, KernelText]) -> dict[str, str]:
     """What to call the tiles that walks are given: another name than that of sums over columns, which lie otherwise."""
     sums = {store.target for role, text in kernels.items() if "sums_" in role for store in text["kernel"].stores}
     targets = [store.target for store in kernels["scores"]["kernel"].stores]
     return {target: f"{target}_given" if target in sums else identifier(target) for target in targets}
+
+
+def _rows(steps: str) -> tuple[str, list[str]]:
+    """What to call a chunk's steps, and the line that says how many they are if that depends on the heads."""
+    return ("CHUNK", []) if steps == "CHUNK" else ("chunk", [f"chunk = {steps}"])
 
 
 def _tensors(stores: tuple[Store, ...] | list[Store], rows: str) -> list[tuple[str, list[str], str]]:
