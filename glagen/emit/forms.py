@@ -20,7 +20,7 @@ from glagen.emit.launch import (
     walk_back_arguments,
 )
 from glagen.emit.memory import EXTENT, Tensor
-from glagen.emit.scores import operand_names, walk_operands
+from glagen.emit.scores import operand_names, operands_call, walk_operands
 from glagen.emit.walks import pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
@@ -78,11 +78,6 @@ def _nothing(kernels: dict[str, KernelText]) -> str:
     return "_empty(0, dtype=_kept_type(dtype), device=device)" + ", *_new_operands(dtype, device)" * (GIVEN in kernels)
 
 
-def _operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> str:
-    """What walks are given, which is to be made."""
-    return f"_operands_triton({', '.join([*arguments(program), 'packing'])})"
-
-
 def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
     """The forward that keeps the state on chip and is given what it multiplies with it, if there is one."""
     if GIVEN not in kernels:
@@ -92,7 +87,7 @@ def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[
     results = ", ".join([*(identifier(o.name) for o in program.outputs), final])
     return [
         f'if _is_given("{GIVEN}", N * M, K, V, dtype):',
-        f"    [{', '.join(walk_operands(kernels))}] = operands = {_operands(program, kernels)}",
+        f"    [{', '.join(walk_operands(kernels))}] = operands = {operands_call(program)}",
         f"    {chunk_states(state, 'H')} if kept else None",
         *indented(launch(program, text, {"pieces": "1", **operand_names(kernels)})),
         "    if kept:",
@@ -263,7 +258,7 @@ def _walk_back_on_chip(
             f"given = {' and '.join(conditions)}",
             "if given:",
             *indented([*states, f"if not {operands[0]}.numel():"]),
-            f"        [{', '.join(operands)}] = {_operands(program, kernels)}",
+            f"        [{', '.join(operands)}] = {operands_call(program)}",
             *indented(launch(program, kernels[GIVEN_BACK], renamed | operand_names(kernels))),
         ]
     return [

@@ -57,7 +57,7 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
         "    ]",
     ]
     lines = [
-        f"def _operands_triton({', '.join([*arguments(program), 'packing'])}):",
+        f"def {operands_call(program)}:",
         '    """What walks on chip are given: scores of each chunk, and what else has no value columns."""',
         *head(program),
         f"    [{', '.join(walk_operands(kernels))}] = operands = _new_operands(dtype, device, slots, M, K, V)",
@@ -66,6 +66,11 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
         "    return operands",
     ]
     return ["\n".join(new_ones), "\n".join(lines)]
+
+
+def operands_call(program: ChunkProgram) -> str:
+    """The call of it."""
+    return f"_operands_triton({', '.join([*arguments(program), 'packing'])})"
 
 
 def walk_operands(kernels: dict[str, KernelText]) -> list[str]:
