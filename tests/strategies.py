@@ -71,6 +71,26 @@ equations:
     )
 )
 
+# Gates on keys, where both operands are computed of what a chunk adds: to the state, and to its gradient.
+COMPUTED_VALUES, COMPUTED_GRADIENTS = (
+    f"""\
+name: {name}
+inputs:
+  q: [t, i]
+  k: [t, i]
+  v: [t, j]
+  g: {{axes: [t, i], domain: "[-inf, 0]"}}
+state: S[i, j]
+equations:
+  - S[t,i,j] = exp(g[t,i]) * S[t-1,i,j] + k[t,i] * {values}
+  - o[t,j] = {outputs}sum(i, q[t,i] * S[t,i,j])
+"""
+    for name, values, outputs in (
+        ("computed_values", "silu(v[t,j])", ""),
+        ("computed_gradients", "v[t,j]", "tanh(v[t,j]) * "),
+    )
+)
+
 # Both reads divide, and their terms differ in sign; gates as they are given, for a scalar and for a vector.
 DIVISORS = """
 name: divisors

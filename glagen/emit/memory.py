@@ -88,6 +88,8 @@ class KernelMemory:
             mask = " & ".join(spread_triton(BOUND[a], (a,), axes) for a in features)
             return " + ".join([f"{identifier(tensor.name)}_ptr", *parts]), mask
         mask = "in_next" if chunk else " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes)
+        if tensor.kind == "states" and self.kernel.waits:  # its last turn has no chunk
+            mask += " & (n < chunks)"
         if len(axes) > 1 and tensor.kind != "state":
             mask = self._named(f"in_{''.join(axes)}", mask)
         return " + ".join([f"{identifier(tensor.name)}_ptr", *parts]), mask

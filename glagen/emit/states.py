@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from glagen.emit.memory import BLOCK, KernelMemory, Tensor, shape
 from glagen.emit.pointwise import spread_triton
+from glagen.emit.waiting import carried, of_waiting
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.expr import Apply, Ref, refs
@@ -27,6 +28,9 @@ class KernelStates(KernelMemory):
         self.by_tma = ("BY_TMA" if kernel.runs_twice else "TMA") if by_tma else ""
         self.described: set[str] = set()  # the tensors of those
         self.unkept: list[Scan] = []  # states that this chunk is yet to store
+        waiting = [scan for scan in kernel.scans if scan.waits]
+        self.waiting = [of_waiting(scan) for scan in waiting]  # all or none
+        self.carried = {x.name: x for scan in waiting for x in carried(scan)}
         self.divisor = program.recurrence.divides and not kernel.of_gradients
         self.real = "REAL" if self.divisor else "tl.float32"  # the type of all that is not rounded
         self.turned = kernel.turned
@@ -36,12 +40,22 @@ class KernelStates(KernelMemory):
         """Before the first chunk."""
         for scan in self.kernel.scans:
             self._first(scan)
+        for name, x in self.carried.items():
+            none = f"tl.zeros({shape(x.axes)}, dtype={x.kept})" if x.kept else self._ones(x.axes)
+            self._line(f"{identifier(name)} = {none}")
         for tensor in self._remains():
-            one = f"tl.full({shape(tensor.axes)}, 1.0, {self.real})" if tensor.axes else "1.0"
-            self._line(f"{identifier(tensor.name)} = {one}")
+            self._line(f"{identifier(tensor.name)} = {self._ones(tensor.axes)}")
         for scan in self.kernel.scans:
             if scan.saved and self.by_tma:
                 self._describe(self._chunk_states(scan.saved))
+
+    def _ones(self, axes: tuple[str, ...]) -> str:
+        return f"tl.full({shape(axes)}, 1.0, {self.real})" if axes else "1.0"
+
+    def _wait(self) -> None:
+        """After a chunk: what the next turn adds."""
+        for name, x in self.carried.items():
+            self._line(f"{identifier(name)} = {identifier(x.made)}{f'.to({x.kept})' if x.kept else ''}")
 
     def _describe(self, tensor: Tensor) -> None:
         """What TMA is to know of a walk's chunk states: those of one head, so that no other's are written."""

@@ -6,9 +6,9 @@ import itertools
 
 from glagen.emit.blocks import IN_TRITON, opening_text
 from glagen.emit.lines import full_axes, summed_positions
-from glagen.emit.memory import BOUND, EXTENT, Tensor, shape
-from glagen.emit.notes import KernelNotes
+from glagen.emit.memory import BOUND, EXTENT, shape
 from glagen.emit.pointwise import TRITON, Writer, spread_triton
+from glagen.emit.stores import KernelStores
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
 from glagen.ir.chunk import ChunkProgram, Operand
@@ -23,7 +23,7 @@ from glagen.ir.kernel import (
     Load,
     Loop,
     RowSum,
-    Store,
+    Scan,
     lines_of,
     written,
 )
@@ -49,7 +49,7 @@ def counted(turn: str, count: str) -> str:
     return f"for {turn} in (tl.static_range if {count} == 1 else range)(0, {count}):"
 
 
-class KernelPrinter(KernelNotes):
+class KernelPrinter(KernelStores):
     """Prints the body of one kernel."""
 
     def __init__(self, kernel: Kernel, program: ChunkProgram, chunk: int, by_tma: bool = False) -> None:
@@ -74,7 +74,7 @@ class KernelPrinter(KernelNotes):
     def print(self) -> list[str]:
         """The lines of the kernel's body after the index arithmetic."""
         k = self.kernel
-        self.defined = {n for line in k.lines for n in written(line)} | {s.tile for s in k.scans}
+        self.defined = {n for line in k.lines for n in written(line)} | {s.tile for s in k.scans} | set(self.carried)
         if k.direction:
             self._walk()
         elif k.reduces_heads:
@@ -88,13 +88,16 @@ class KernelPrinter(KernelNotes):
         k = self.kernel
         self._begin()
         self._load_first()
-        self._line("for n in range(0, chunks):")
+        self._line(f"for n in range(0, chunks{' + 1' if self.waiting else ''}):")
         self._enter()
         self._line("chunk = chunks - 1 - n" if k.direction == "reverse" else "chunk = n")
         if any(scan.saved for scan in k.scans) or k.given:
             self._line("slot = first_slot + chunk")
         self._line("first = start + chunk * CHUNK")
-        self._line("left = length - chunk * CHUNK")
+        left = "length - chunk * CHUNK"
+        self._line(f"left = {f'tl.where(n < chunks, {left}, 0)' if self.waiting else left}")
+        for scan in self.waiting:
+            self._turn(scan)
         self._enter_chunk()
         self._chunk(scanned=True)
         self._leave_chunk()
@@ -118,45 +121,22 @@ class KernelPrinter(KernelNotes):
         self._body(self.kernel.body)
         self._note_least(self.kernel.looped, inside=False)
         self._keep_by_tma()
-        for scan in self.kernel.scans if scanned else ():
-            if not (isinstance(scan.update, Ref) and scan.update.name == scan.tile):
-                self._line(f"{identifier(scan.tile)} = {self.writer.write(scan.update, scan.axes)}")
-            for dot in scan.added:
-                self._dot(dot)
-            if scan.late is not None:
-                self._line(f"{identifier(scan.tile)} *= {self.writer.write(scan.late, scan.axes)}")
+        self._wait()
+        for scan in self.kernel.scans if scanned and not self.waiting else ():
+            self._turn(scan)
         for store in self.kernel.stores:
             if self.kernel.looped not in store.axes:
                 self._store_out(store)
         self._store_notes()
 
-    # -- what comes and goes ------------------------------------------------------------------------------------------
-
-    def _out(self, store: Store) -> Tensor:
-        blocked = [a for a in self.kernel.owned if a not in self.kernel.whole and a not in store.axes]
-        kind = ("row_parts" if blocked else "rows") if "t" in store.axes else "head_parts"
-        kind = "matrices" if "s" in store.axes else "chunks" if store.target in self.kernel.given else kind
-        # a gradient that nobody wants is not given, nor outputs where a second walk makes states, nor operands of walks
-        # beside scores; sums for others are
-        walks = bool(self.kernel.scans) and (self.kernel.of_gradients or self.kernel.runs_twice)
-        optional = self.kernel.reduces_heads or walks or kind == "chunks"
-        return self._tensor(f"{store.target}_out", kind, store.axes, optional)
-
-    def _store_out(self, store: Store) -> None:
-        """A result; a gradient where it is wanted, summed over the heads that share its tensor's."""
-        tensor = self._out(store)
-        value = self._upright(store.tile)
-        if not tensor.optional:
-            self._store(tensor, value)
-            return
-        address, mask = self._address(tensor)
-        if tensor.kind == "head_parts":
-            value = f"tl.where(left > 0, {value}, 0.0)"  # of a chunk that no sequence has: whatever was in memory
-        if tensor.shared and self.kernel.reduces_heads:
-            total = f"{identifier(store.target)}_sum"
-            self._line(f"{total} = _joined({total}, {value}, h, {tensor.shared})")
-            value, mask = total, f"{mask} & (h % {tensor.shared} == {tensor.shared} - 1)"
-        self._given(tensor, f"tl.store({address}, {value}, mask={mask})" if mask else f"tl.store({address}, {value})")
+    def _turn(self, scan: Scan) -> None:
+        """What a state is for the next chunk."""
+        if not (isinstance(scan.update, Ref) and scan.update.name == scan.tile):
+            self._line(f"{identifier(scan.tile)} = {self.writer.write(scan.update, scan.axes)}")
+        for dot in scan.added:
+            self._dot(dot)
+        if scan.late is not None:
+            self._line(f"{identifier(scan.tile)} *= {self.writer.write(scan.late, scan.axes)}")
 
     # -- lines -------------------------------------------------------------------------------------------------------
 

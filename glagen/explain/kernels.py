@@ -56,11 +56,9 @@ def _fused(schedule: Schedule) -> str:
 def _where(schedule: Schedule) -> str:
     """Where kernels that keep a state on chip are faster."""
     enough = "two thirds of the multiprocessors" if schedule.fused_by_few else "each multiprocessor"
-    hopper = (
-        "on Hopper (whose wgmma adds to the state), for values at least 33 wide, " if schedule.fused_by_wgmma else ""
-    )
-    wide = f"for keys more than {schedule.fused_above} wide, " if schedule.fused_above else ""
-    return f"{hopper}{wide}wherever it has a program for {enough}"
+    sides = "keys and values" if any(k.waits for k in schedule.kernels) else "values"
+    hopper = f"on Hopper (whose wgmma adds to the state), for {sides} at least 33 wide, "
+    return f"{hopper if schedule.fused_by_wgmma else ''}wherever it has a program for {enough}"
 
 
 def _fused_back(schedule: Schedule, kernel: Kernel) -> str:

@@ -172,8 +172,8 @@ class Loop:
 class Scan:
     """A state that stays on chip while the kernel walks over chunks.
 
-    `tile` is read by the body; after it, tile = `update`, to which the dots of `added` are added; where `late` is not
-    None, it multiplies the sum. Chunk states go to `saved` where that is not None.
+    `tile` is read by the body; after it, or before that of the next chunk if it `waits`, tile = `update`, to which the
+    dots of `added` are added; where `late` is not None, it multiplies the sum. Chunk states go to `saved` unless None.
     """
 
     tile: str
@@ -185,6 +185,7 @@ class Scan:
     added: tuple[Dot, ...] = ()
     axes: tuple[str, str] = ("i", "j")  # of the tile
     late: Ref | None = None
+    waits: bool = False
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -277,13 +278,9 @@ class Kernel:
         return any(isinstance(line, Depth) for line in self.lines)
 
     @property
-    def adds_as_they_lie(self) -> bool:
-        """Do states add up products alone whose left operands are tiles of tensors as they lie in memory, and have all
-        other products steps for rows? What Hopper's wgmma multiplies, 64 rows or more, then lies in shared memory."""
-        loads = {line.name for line in self.lines if isinstance(line, Load)}
-        added = [dot for scan in self.scans for dot in scan.added]
-        own = [line for line in self._single_lines() if isinstance(line, Dot)]
-        return bool(added) and all(d.x.name in loads for d in added) and all(d.axes[0] in ("t", "s") for d in own)
+    def waits(self) -> bool:
+        """Does what its states take wait for the next turn?"""
+        return any(scan.waits for scan in self.scans)
 
     @property
     def lines(self) -> tuple[Line, ...]:

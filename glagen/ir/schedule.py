@@ -60,7 +60,6 @@ class Schedule:
     # it for each chunk as well, for keys of up to so many columns.
     faster_fused: tuple[tuple[str, int], ...]
     fused_by_few: bool  # they are if programs occupy two thirds of a GPU; else they have to occupy all of it
-    fused_above: int  # they are for keys of more columns than that
     fused_by_wgmma: bool  # they are where GPUs have that, which is Hopper
     from_shared: tuple[str, ...]  # the kernels whose dots of 64 rows or more have both operands in shared memory
     stored_by_tma: tuple[str, ...]  # the kernels that may have Hopper's TMA store chunk states (see emit/states.py)

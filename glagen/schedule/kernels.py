@@ -21,6 +21,7 @@ from glagen.schedule.sums import added_to_states, added_to_tiles
 from glagen.schedule.tiles import (
     GIVEN_TILES,
     STATES_TURNED,
+    WGMMA_ROWS,
     chunk_of,
     chunk_tiles,
     fused_tiles,
@@ -28,6 +29,7 @@ from glagen.schedule.tiles import (
     scan_tiles,
 )
 from glagen.schedule.turn import states_turned, turned
+from glagen.schedule.wait import had_better_wait, waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,10 @@ def build(
     elif shape.whole:
         lines, scans = (lines, scans) if all_turned else joined(lines, scans)
         lines = added_to_tiles(lines, scans, stores)
-        lines, scans = (turned if all_turned else states_turned)(lines, scans)
+        if adds_by_wgmma(program, covers) and had_better_wait(scans, loads):
+            scans = waiting(scans)
+        else:
+            lines, scans = (turned if all_turned else states_turned)(lines, scans)
     lines, scans = as_read(loads, lines, scans, stores)
     judges = _judges(program, covers) if operands or (shape.direction and not shape.given) else ()
     roots = [s.tile for s in stores] + [r for s in scans for r in s.reads] + [judge.sums for judge in judges]
@@ -142,6 +147,13 @@ def build(
         judges=judges,
         given=tuple(x.name for x in given or operands),
     )
+
+
+def adds_by_wgmma(program: ChunkProgram, covers: dict[str, Cover]) -> bool:
+    """Are kernels that keep the state on chip to add to it, and to nothing else, by wgmma, where Hopper can? Measured
+    where covers are one product if gates are mild."""
+    alike = not program.recurrence.part_of and gated_sides(program) in STATES_TURNED
+    return alike and all(cover.finds_depth for cover in covers.values()) and chunk_of(program) < WGMMA_ROWS
 
 
 def _judges(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Judge, ...]:

@@ -28,6 +28,8 @@ def begun(body: tuple[Line | Loop, ...]) -> tuple[Line | Loop, ...]:
             case Blocks() if item.is_passed_once:
                 item = replace(item, body=tuple(first(line) for line in item.body))
             case Assign() | Dot() | RowSum():
+                if item.name in known and not item.accumulate:
+                    raise InternalError(f"{item.name} begins after something was added to it")
                 item = first(item)
             case _:
                 known |= set(written(item))
@@ -218,18 +220,24 @@ def _reads(item: Line | Scan) -> tuple[str, ...]:
     return tuple(n for n in item.reads if n != item.tile) if isinstance(item, Scan) else read(item)
 
 
+def _adds(item: Line | Scan) -> set[str]:
+    return set() if isinstance(item, Scan) else set(_added_to(item))
+
+
 def in_order(lines: list[Any]) -> list[Any]:
-    """Definitions before uses, else in the given order; a tile that accumulates is ready after its last addition."""
+    """Definitions before uses, else in the given order; what is added to a tile after what begins it, and a tile that
+    accumulates is ready after its last addition."""
     remaining = list(lines)
     out: list[Line] = []
     while remaining:
         pending: dict[str, int] = {}
+        begins = {n for line in remaining if not isinstance(line, Blocks) for n in {*_writes(line)} - _adds(line)}
         for line in remaining:
             for name in _writes(line):
                 pending[name] = pending.get(name, 0) + 1
         for line in remaining:
             own = set(_writes(line))
-            if not any(pending.get(n, 0) - (n in own) > 0 for n in _reads(line)):
+            if not (begins & _adds(line) or any(pending.get(n, 0) - (n in own) > 0 for n in _reads(line))):
                 remaining.remove(line)
                 out.append(line)
                 break

@@ -33,11 +33,9 @@ FASTER_FUSED = {"fused": WIDE, "fused_value_gradients": NARROW}
 # For gates on these, the state alone has values first there (see turn.py). Where Hopper adds to it by wgmma, forwards
 # are 1.3 to 1.9 times as fast on an H200 (bf16, heads of 64 by 64 to 128 by 256; gla, rwkv6, hgrn2, gla_sigmoid), with
 # states stored 0.9 to 1.6 times, and 1.0 to 1.7 times what is walked back for the gradients of values. With gates on
-# both sides what is added is computed on both: without wgmma, forwards of keys more than 64 wide are 1.6 times as fast,
-# with states stored 1.4 times (heads of 128 by 128 and by 256); of 64 by 64 1.1 and 0.9 times.
+# both sides, states have keys first there as well (see wait.py).
 STATES_TURNED = ("K", "Ks", "KV")
 FASTER_BY_WGMMA = {"fused": WIDE, "fused_value_gradients": WIDE}
-FASTER_IN_WIDE_HEADS = {"KV": {"fused": WIDE}}
 
 
 def chunk_of(program: ChunkProgram) -> int:
@@ -66,7 +64,7 @@ def fused_tiles(program: ChunkProgram) -> Tiles:
     """Of a kernel that keeps the state on chip, with all columns of keys in a program."""
     sides = gated_sides(program)
     if sides in STATES_TURNED:
-        return Tiles((WIDE, 64 if "V" in sides else WIDE), (WIDE, 32), (WIDE, 16), warps=8, stages=3)
+        return Tiles((WIDE, WIDE), (WIDE, 32), (WIDE, 16), warps=8, stages=3)
     wide = 2 * WIDE if sides in ("s", "V") else WIDE  # larger chunks have no room for more
     stages = 2 if "V" in sides else 3  # values that gates scale first do not come straight from memory
     return Tiles((wide, 64), (WIDE, 32), (WIDE, 16), warps=4, stages=stages)

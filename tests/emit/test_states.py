@@ -149,8 +149,10 @@ def test_what_is_asked_for_is_done(seen, states):
         ("gla", "dropped", 100, 200, BF16, False),
         ("gla", "recomputed", 1, 128, BF16, True),
         ("gla", "recomputed", 1, 129, torch.float16, False),
-        ("gla_kv", "saved", 100, 65, BF16, True),
-        ("gla_kv", "dropped", 100, 64, BF16, False),  # narrow heads are faster in memory
+        ("gla_kv", "saved", 67, 65, BF16, True),
+        ("gla_kv", "dropped", 67, 64, BF16, True),
+        ("gla_kv", "dropped", 66, 64, BF16, False),
+        ("gla_kv", "dropped", 100, 32, BF16, False),  # fewer rows than wgmma has
         ("gla_kv", "recomputed", 1, 64, BF16, True),
         ("gla_kv", "dropped", 100, 129, BF16, False),
     ],
@@ -182,6 +184,19 @@ def test_gates_on_keys_want_wgmma_on_chip(monkeypatch, kernel, capability, V, st
     monkeypatch.setattr(module, "_multiprocessors", lambda: 100)
     monkeypatch.setattr(module, "_capability", lambda: capability)
     assert module._stays_on_chip(kernel, "saved", 100, 128, V, BF16) is stays
+
+
+@pytest.mark.parametrize(
+    ("V", "walks", "block", "stays"),
+    [(128, 67, 128, True), (128, 66, 64, True), (128, 34, 64, True), (128, 33, 32, False), (64, 66, 32, False)],
+)
+def test_gates_on_both_sides_have_narrower_tiles_where_programs_are_few(monkeypatch, V, walks, block, stays):
+    """Down to 64 columns of values; of keys wgmma's rows are made."""
+    module = generated("gla_kv")
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 100)
+    monkeypatch.setattr(module, "_capability", lambda: 9)
+    assert module._config("fused", 128, V, BF16, walks)["BLOCK_V"] == block
+    assert module._stays_on_chip("fused", "saved", walks, 128, V, BF16) is stays
 
 
 @pytest.mark.parametrize("name", ["gla_v", "gla_kv", "mamba2", "linear_attn_norm"])

@@ -155,6 +155,9 @@ def main(name: str) -> int:
             module = compiled(text, tuned=walks_given(document, 0, heads))
             rows += given_their_operands(document, module, heads)
         return told(rows)
+    if name == "waiting":
+        texts = strategies.COMPUTED_VALUES, strategies.COMPUTED_GRADIENTS
+        return told([row for text in texts for row in where_states_wait(text)])
     if name == "few_rows":
         return told([row for spec in FEW_ROWS for row in of_few_rows(spec)])
     if name == "in_bfloat16":
@@ -376,6 +379,18 @@ def with_scores_apart(name: str) -> list[dict]:
         rows += report.to_dict()["rows"]
     assert f"{name}_scores_kernel" in launched, launched
     return [{"spec": name, **row} for row in rows]
+
+
+def where_states_wait(text: str) -> list[dict]:
+    """The rows of a forward and a walk back of which one waits, with states stored and without, and in pieces."""
+    document, module, launched = document_of(text), compiled(text), set[str]()
+    note_launches(module, launched.add)
+    rows = on_chip(document, module)
+    assert {f"{document.name}_fused_kernel", f"{document.name}_fused_value_gradients_kernel"} <= launched
+    cut_in_pieces(module)
+    given = {"cases": [Case(2, 70, 2, 20, 24)], "precisions": ["fp32", "fp16"], "regimes": ["strong"]}
+    rows += verify(document, module, invariants=False, **given).to_dict()["rows"]
+    return [{"spec": document.name, **row} for row in rows]
 
 
 def carried(pieces: int, reverse: bool) -> dict:

@@ -61,6 +61,12 @@ def test_second_runs_are_for_strong_gates_alone():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_states_that_wait():
+    """Forwards and walks back: packed, too, with sequences of no steps, and in pieces."""
+    result = _worker("waiting")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_numbers_that_multiply_keys_and_queries():
     """Where each goes behind a product, the two must not be taken for each other."""
     result = _worker("numbers")

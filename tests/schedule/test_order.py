@@ -6,11 +6,16 @@ import pytest
 
 from glagen.check import check
 from glagen.derive import derive
-from glagen.ir.kernel import Assign, Blocks, Kernel, Load, read, written
+from glagen.errors import InternalError
+from glagen.ir.chunk import Operand
+from glagen.ir.expr import ref
+from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Load, read, written
 from glagen.ir.schedule import Options
 from glagen.schedule import schedule
+from glagen.schedule.order import begun, in_order
 from tests.mutation.judge import COVERS, SPECS, plan_of
 from tests.numerics.helpers import document_of
+from tests.strategies import COMPUTED_GRADIENTS, COMPUTED_VALUES
 
 # Two writes, read before and after: one cover's blocks add to the reads of both writes, of which one begins elsewhere.
 TWO_WRITES = """
@@ -50,9 +55,22 @@ def test_sums_begin_before_they_grow(name, cover):
         assert not begun_too_late(kernel), kernel.name
 
 
-def test_sums_of_two_writes_begin_before_they_grow():
-    for kernel in schedule(derive(check(document_of(TWO_WRITES))), Options()).kernels:
+@pytest.mark.parametrize("text", [TWO_WRITES, COMPUTED_VALUES, COMPUTED_GRADIENTS], ids=["two", "values", "gradients"])
+def test_sums_of_computed_tiles_begin_before_they_grow(text):
+    for kernel in schedule(derive(check(document_of(text))), Options()).kernels:
         assert not begun_too_late(kernel), kernel.name
+
+
+def test_what_is_added_to_a_tile_comes_after_what_begins_it_though_it_is_ready_before():
+    """For what comes first is what the tile begins with, whatever it had before."""
+    square = ("t", "j")
+    later = Dot("sum", square, Operand("scaled", ("t", "i")), Operand("S", ("i", "j")))
+    added = Dot("sum", square, Operand("q", ("t", "i")), Operand("R", ("i", "j")), accumulate=True)
+    scaled = Assign("scaled", ("t", "i"), ref("q", ("t", "i")))
+    assert in_order([added, later, scaled]) == [scaled, later, added]
+    assert begun((scaled, later, added)) == (scaled, later, added)
+    with pytest.raises(InternalError, match="sum begins after"):
+        begun((added, scaled, later))
 
 
 @pytest.mark.parametrize("cover", COVERS)

@@ -19,6 +19,7 @@ from glagen.ir.schedule import Options
 from glagen.ir.tuned import power
 from glagen.pipeline import compile_spec
 from tests.numerics.helpers import document_of, scores_apart
+from tests.strategies import COMPUTED_GRADIENTS, COMPUTED_VALUES
 
 ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("GLAGEN_FULL") == "1"
@@ -159,6 +160,38 @@ assert all(x.fits and x.mma == ("HGMMA",) and not x.from_registers for x in foun
     environment = {n: x for n, x in os.environ.items() if n != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", code, name, str(K), str(V)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert run.returncode == 0, run.stderr[-800:]
+
+
+@pytest.mark.parametrize("text", [None, COMPUTED_VALUES, COMPUTED_GRADIENTS], ids=["gla_kv", "values", "gradients"])
+def test_states_that_wait_add_by_wgmma_what_lies_in_shared_memory(text, tmp_path):
+    """In a loop's turn what was made in the one before, of forwards and of walks back."""
+    pytest.importorskip("triton")
+    code = """
+import sys
+from pathlib import Path
+import torch
+from glagen import targets
+from glagen.loader import import_path
+from glagen.parse import parse, read
+spec, path, name = sys.argv[1:]
+module, document = import_path(Path(path), "generated"), parse(read(Path(spec)))
+every = targets.launches
+alone = lambda x: "_fused_" in x.kernel.fn.__name__ and not (x.options["STRONG"] or x.options["PEEK"])
+targets.launches = lambda *given: [x for x in every(*given) if alone(x)]
+found = targets.build(module, document, "sm_90", torch.bfloat16, 128, 128)
+assert {x.kernel for x in found} >= {f"{name}_fused_kernel"}, found
+assert all(x.fits and x.mma == ("HGMMA", "HMMA") and not x.from_registers for x in found), found
+"""
+    name, spec, module = "gla_kv", ROOT / "specs" / "gla_kv.yaml", ROOT / "generated" / "gla_kv.py"
+    if text is not None:
+        name, spec, module = document_of(text).name, tmp_path / "spec.yaml", tmp_path / "spec.py"
+        spec.write_text(text)
+        module.write_text(compile_spec(Source("spec.yaml", text), Options()))
+    environment = {n: x for n, x in os.environ.items() if n != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", code, str(spec), str(module), name]
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     assert run.returncode == 0, run.stderr[-800:]
 

@@ -1,0 +1,38 @@
+"""Stores: what a kernel writes to tensors."""
+
+from __future__ import annotations
+
+from glagen.emit.memory import Tensor
+from glagen.emit.notes import KernelNotes
+from glagen.emit.words import identifier
+from glagen.ir.kernel import Store
+
+
+class KernelStores(KernelNotes):
+    """The text of a kernel as far as it concerns those."""
+
+    def _out(self, store: Store) -> Tensor:
+        blocked = [a for a in self.kernel.owned if a not in self.kernel.whole and a not in store.axes]
+        kind = ("row_parts" if blocked else "rows") if "t" in store.axes else "head_parts"
+        kind = "matrices" if "s" in store.axes else "chunks" if store.target in self.kernel.given else kind
+        # a gradient that nobody wants is not given, nor outputs where a second walk makes states, nor operands of walks
+        # beside scores; sums for others are
+        walks = bool(self.kernel.scans) and (self.kernel.of_gradients or self.kernel.runs_twice)
+        optional = self.kernel.reduces_heads or walks or kind == "chunks"
+        return self._tensor(f"{store.target}_out", kind, store.axes, optional)
+
+    def _store_out(self, store: Store) -> None:
+        """A result; a gradient where it is wanted, summed over the heads that share its tensor's."""
+        tensor = self._out(store)
+        value = self._upright(store.tile)
+        if not tensor.optional:
+            self._store(tensor, value)
+            return
+        address, mask = self._address(tensor)
+        if tensor.kind == "head_parts":
+            value = f"tl.where(left > 0, {value}, 0.0)"  # of a chunk that no sequence has: whatever was in memory
+        if tensor.shared and self.kernel.reduces_heads:
+            total = f"{identifier(store.target)}_sum"
+            self._line(f"{total} = _joined({total}, {value}, h, {tensor.shared})")
+            value, mask = total, f"{mask} & (h % {tensor.shared} == {tensor.shared} - 1)"
+        self._given(tensor, f"tl.store({address}, {value}, mask={mask})" if mask else f"tl.store({address}, {value})")

@@ -1,0 +1,45 @@
+"""States to which a chunk's products are added a turn later, before the next chunk.
+
+Hopper's wgmma may have its left operand in shared memory alone (see templates/hopper.py.j2). Triton puts it there if it
+is a tile of a tensor, and if it is what a loop carries from turn to turn; what has just been computed, in registers.
+Where gates scale keys and values both, all that a state adds is computed: it waits, in few registers, for its sum to be
+wgmma's. States are then as they lie in memory: what their rows decay by is few numbers a thread. (H200, Triton 3.6.0,
+bf16, gla_kv without gradients, B4 T4096 H64 K=V=128: 0.81 ms; by mma.sync at once, with values first, 1.07 ms; B32
+T2048 H16 K=V=64: 0.30 ms; with states in memory 0.60 ms.)
+
+What gates scale on one side alone had better be turned (see turn.py) and added at once: gla that waits takes 0.56 to
+0.68 ms for 0.49 with B1 T65536 H8 K=V=128. Walks for the states alone had better have narrow tiles, of fewer rows than
+wgmma's: back for gla_kv, at the first of these sizes, 1.07 ms; by wgmma 1.27 to 1.50 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from glagen.ir.expr import Apply, walk
+from glagen.ir.kernel import Dot, Kernel, Load, Scan
+from glagen.schedule.turn import single_lines
+
+
+def had_better_wait(scans: Iterable[Scan], loads: Iterable[Load]) -> bool:
+    """Are products added to states whose operands are both computed, and is all else that is done to these a factor?"""
+    tensors = {line.name for line in loads}
+    scans = tuple(scans)
+    dots = [dot for scan in scans for dot in scan.added]
+    computed = bool(dots) and not any({dot.x.name, dot.y.name} & tensors for dot in dots)
+    return computed and all(x.function == "mul" for scan in scans for x in walk(scan.update) if isinstance(x, Apply))
+
+
+def waiting(scans: Iterable[Scan]) -> tuple[Scan, ...]:
+    """The same, with one turn more, in which they take what the last chunk adds."""
+    return tuple(replace(scan, waits=True) for scan in scans)
+
+
+def adds_from_shared(kernel: Kernel) -> bool:
+    """Do states add up products alone whose left operands are tiles of tensors as they lie in memory, or wait, and have
+    all other products steps for rows? What Hopper's wgmma multiplies, 64 rows or more, then lies in shared memory."""
+    loads = {line.name for line in kernel.lines if isinstance(line, Load)}
+    added = [scan.waits or dot.x.name in loads for scan in kernel.scans for dot in scan.added]
+    own = [line for line in single_lines(kernel.lines) if isinstance(line, Dot)]
+    return bool(added) and all(added) and all(dot.axes[0] in ("t", "s") for dot in own)

@@ -1,0 +1,99 @@
+"""States wait for what a chunk adds where both of its operands are computed, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+
+from glagen.emit import emit
+from glagen.ir.chunk import Operand
+from glagen.ir.expr import apply, ref
+from glagen.ir.kernel import Dot, Load, Scan
+from glagen.ir.schedule import Options, Schedule
+from glagen.pipeline import plan
+from glagen.schedule.given import has_lefts_in_memory
+from glagen.schedule.wait import adds_from_shared, had_better_wait, waiting
+from tests.mutation.judge import COVERS, SPECS, plan_of
+from tests.numerics.helpers import document_of, spec_text
+from tests.strategies import COMPUTED_GRADIENTS, COMPUTED_VALUES
+
+STATE = ("i", "j")
+KEYS, VALUES = ("t", "i"), ("t", "j")
+
+
+def planned(text: str, cover: str = "auto") -> Schedule:
+    return plan(document_of(text), Options(cover=cover))
+
+
+def waits(schedule: Schedule) -> set[str]:
+    return {k.name for k in schedule.kernels if k.waits}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (spec_text("gla_kv"), {"fused"}),
+        (COMPUTED_VALUES, {"fused"}),  # its walk back adds gradients of outputs, as they lie in memory
+        (COMPUTED_GRADIENTS, {"fused_value_gradients"}),  # and here these are computed
+        (spec_text("gla"), set()),
+        (spec_text("gla_v"), set()),
+        (spec_text("simple_gla"), set()),
+    ],
+    ids=["both sides", "values computed", "gradients computed", "keys", "values", "scalar"],
+)
+def test_states_wait_whose_operands_are_both_computed(text, expected):
+    schedule = planned(text)
+    assert waits(schedule) == expected
+    for kernel in schedule.kernels:
+        assert all(scan.axes == STATE for scan in kernel.scans if scan.waits), "rows are those of keys"
+        assert not kernel.waits or (kernel.name in schedule.from_shared and kernel.name not in schedule.stored_by_tma)
+
+
+@pytest.mark.parametrize("old_new", [("chunk: auto", "chunk: 64"), ("", "")], ids=["as many rows as wgmma", "halves"])
+def test_they_do_not_where_wgmma_would_multiply_more_than_that(old_new):
+    text = spec_text("gla_kv").replace(*old_new)
+    schedule = planned(text, "auto" if old_new[0] else "bisect")
+    assert not waits(schedule) and not schedule.from_shared and not schedule.faster_fused
+
+
+@pytest.mark.parametrize("text", [COMPUTED_GRADIENTS, COMPUTED_VALUES], ids=["gradients", "values"])
+def test_what_may_be_wgmma_has_no_left_operand_that_was_just_computed(text):
+    schedule = planned(text)
+    shared = [k for k in schedule.kernels if k.name in schedule.from_shared]
+    assert shared and all(adds_from_shared(k) or has_lefts_in_memory(k) for k in shared)
+
+
+@pytest.mark.parametrize(("name", "cover"), [(n, c) for n in SPECS for c in COVERS])
+def test_nor_have_those_of_specs(name, cover):
+    schedule = plan_of(name, cover)
+    for kernel in schedule.kernels:
+        assert kernel.name not in schedule.from_shared or adds_from_shared(kernel) or has_lefts_in_memory(kernel)
+
+
+def scan(update, *added: Dot) -> Scan:
+    return Scan("S", update, "S_initial", "S_final", None, added=added)
+
+
+def test_one_operand_in_memory_is_enough_to_add_at_once():
+    dot = Dot("S", STATE, Operand("k_to_end", KEYS), Operand("v", VALUES), accumulate=True)
+    decayed = apply("mul", ref("S", STATE), ref("whole", ("i",)))
+    assert had_better_wait([scan(decayed, dot)], [Load("k", KEYS)])
+    assert not had_better_wait([scan(decayed, dot)], [Load("v", VALUES)])
+    assert not had_better_wait([scan(decayed)], [Load("k", KEYS)]), "nothing is added"
+    more = apply("add", decayed, ref("other", STATE))
+    assert not had_better_wait([scan(more, dot)], [Load("k", KEYS)]), "before the first chunk there is no other"
+    (found,) = waiting([scan(decayed, dot)])
+    assert found.waits and found.added == (dot,)
+
+
+def test_a_turn_more_adds_what_the_last_chunk_made():
+    """And stores nothing of a chunk that is not there."""
+    text = emit(planned(spec_text("gla_kv")), "0" * 16)
+    body = text[text.index("def gla_kv_fused_kernel(") : text.index("def gla_kv_adjoint_states_kernel(")]
+    assert "for n in range(0, chunks + 1):" in body and "left = tl.where(n < chunks, length - chunk * CHUNK, 0)" in body
+    assert "in_ij = in_K[:, None] & in_V[None, :] & (n < chunks)" in body
+    turn = body.index("S += tl.dot(tl.trans(k_to_end_waiting.to(WIDE)), v_to_end_waiting.to(WIDE)")
+    assert turn < body.index("tl.store(S_ptr") < body.index("v_to_end_waiting = v_to_end.to(WIDE)")
+    for name, one in (("gate_k_soon", "[BLOCK_K]"), ("gate_v_whole", "[BLOCK_V]"), ("gate_k_late", "[BLOCK_K]")):
+        assert f"{name}_waiting = tl.full({one}, 1.0, tl.float32)" in body and f"{name}_waiting = {name}\n" in body
+    for name, none in (("k_to_end", "[CHUNK, BLOCK_K]"), ("v_to_end", "[CHUNK, BLOCK_V]")):
+        assert f"{name}_waiting = tl.zeros({none}, dtype=WIDE)" in body
