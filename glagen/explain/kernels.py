@@ -140,7 +140,8 @@ def _traffic(schedule: Schedule, kernel: Kernel) -> tuple[list[str], list[str]]:
 
 
 def _on_chip(kernel: Kernel) -> str:
-    kept = [f"`{s.tile}` {_shape(s.axes)}, from chunk to chunk" for s in kernel.scans]
+    waits = ", and what a chunk adds, until the next" if kernel.waits else ""
+    kept = [f"`{s.tile}` {_shape(s.axes)}, from chunk to chunk{waits}" for s in kernel.scans]
     sums = [f"`{name}` {_shape(axes)}" for name, axes in kernel.added.items()]
     kept += [f"sums of one chunk: {', '.join(sums)}"] if sums else []
     return "; ".join(kept) or "the tiles of one chunk, nothing beyond it"

@@ -9,8 +9,7 @@ and of keys, both in shared memory, which Hopper multiplies by wgmma; a chunk's 
 (H200, bf16, gla without gradients, the same call: 0.72 ms; with all turned 1.04 ms.) With nothing turned it is faster
 still, 0.66 ms for 0.71, as what rows decay by is two numbers a thread, not 32. But Triton then has keys, as the left
 operand, in registers, where assemblers before CUDA 13.3 may reuse them too early (see templates/hopper.py.j2).
-With gates on both sides what is added is computed on both, so that wgmma has its left operand there either way: without
-it a forward of gla_kv takes 1.04 ms, and 1.46 ms with all turned (the same call).
+Where values are computed as well, as with gates on both sides, nothing is turned, and the sum waits (see wait.py).
 """
 
 from __future__ import annotations

@@ -89,5 +89,19 @@ def test_the_command(monkeypatch, tmp_path):
     assert wrong.exit_code == 2 and "unknown workload 'huge'" in wrong.output
 
 
+def test_what_is_cut_short_has_what_was_measured(monkeypatch, tmp_path):
+    monkeypatch.setitem(WORKLOADS, "small", TINY)
+
+    def interrupted() -> tuple[torch.Tensor, ...]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "peers", lambda name, call: [("a peer that tunes", interrupted)])
+    spec = str(ROOT / "specs" / "retnet.yaml")
+    command = ["bench", spec, "--device", "cpu", "--workload", "small", "-o", str(tmp_path)]
+    assert CliRunner().invoke(main, command).exit_code
+    (row,) = json.loads((tmp_path / "retnet.json").read_text())["rows"]
+    assert row["contender"] == "glagen" and row["forward"] > 0
+
+
 def test_figure_2_has_as_many_steps_at_every_length():
     assert {w.B * w.T for w in FIGURE_2} == {32 * 2048} and [w.T for w in FIGURE_2] == sorted(w.T for w in FIGURE_2)

@@ -139,6 +139,7 @@ def test_what_was_measured_is_explained(name: str) -> None:
     assert_well_formed(latex)
     longer = joined("64 for compute capability 9, bfloat16, heads of 256 by 512") in joined(text)
     assert longer == (name == "gla") and ("`fused_given`" in text) == (name in ("gla", "linear_attn"))
+    assert (joined("and what a chunk adds, until the next") in joined(text)) == (name == "gla_kv")
 
 
 @pytest.mark.parametrize("name", EVERY)
