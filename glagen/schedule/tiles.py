@@ -32,8 +32,8 @@ FUSED_SIDES = ("", "s", "V")
 FASTER_FUSED = {"fused": WIDE, "fused_value_gradients": NARROW}
 # For gates on these, the state alone has values first there (see turn.py). Where Hopper adds to it by wgmma, forwards
 # are 1.3 to 1.9 times as fast on an H200 (bf16, heads of 64 by 64 to 128 by 256; gla, rwkv6, hgrn2, gla_sigmoid), with
-# states stored 0.9 to 1.6 times, and 1.0 to 1.7 times what is walked back for the gradients of values. With gates on
-# both sides, states have keys first there as well (see wait.py).
+# states stored 0.9 to 1.6 times, and 1.0 to 1.7 times what is walked back for the gradients of values. Where values are
+# computed as well, as with gates on both sides, nothing is turned (see wait.py).
 STATES_TURNED = ("K", "Ks", "KV")
 FASTER_BY_WGMMA = {"fused": WIDE, "fused_value_gradients": WIDE}
 

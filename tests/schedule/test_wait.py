@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from glagen.emit import emit
+from glagen.errors import SpecError
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import apply, ref
 from glagen.ir.kernel import Dot, Load, Scan
@@ -67,6 +68,11 @@ def test_nor_have_those_of_specs(name, cover):
     schedule = plan_of(name, cover)
     for kernel in schedule.kernels:
         assert kernel.name not in schedule.from_shared or adds_from_shared(kernel) or has_lefts_in_memory(kernel)
+
+
+def test_no_name_of_a_spec_is_that_of_what_waits():
+    with pytest.raises(SpecError, match="could meet a name of the generated code"):
+        document_of(spec_text("gla_kv").replace("q: [t, i]", "k_to_end_waiting: [t, i]"))
 
 
 def scan(update, *added: Dot) -> Scan:
