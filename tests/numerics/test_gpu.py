@@ -21,6 +21,7 @@ from tests.numerics.helpers import (
     scores_apart,
     spec_text,
 )
+from tests.strategies import COMPUTED_GRADIENTS, COMPUTED_VALUES
 
 pytestmark = [
     pytest.mark.gpu,
@@ -368,6 +369,20 @@ def test_walks_on_chip_and_chunks_in_turn(name, columns):
     cases = [Case(1, 9 * module.CHUNK + 5, 8, columns, columns)]
     report = verify(document, module, "cuda", cases=cases, precisions=["bf16"], modes=["saved", "recomputed"])
     assert not [f"{row}" for row in report.failures]
+
+
+@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize("text", [COMPUTED_VALUES, COMPUTED_GRADIENTS], ids=["values", "gradients"])
+def test_states_that_wait(text, columns):
+    """A forward, and a walk back, whose operands are all computed, beside one whose are not; packed, too."""
+    document, module, launched = document_of(text), compiled(text), set()
+    module._multiprocessors = lambda: 1
+    note_launches(module, launched.add)
+    given = {"precisions": ["bf16"], "regimes": ["mild", "strong", "reset"], "modes": ["saved", "recomputed"]}
+    report = verify(document, module, "cuda", cases=[Case(2, 333, 3, columns, columns)], **given)
+    assert not [f"{row}" for row in report.failures]
+    kernels = {f"{document.name}_fused_kernel", f"{document.name}_fused_value_gradients_kernel"}
+    assert kernels <= launched or torch.cuda.get_device_capability()[0] != 9
 
 
 @pytest.mark.parametrize("in_memory", [False, True], ids=["on chip", "in memory"])
