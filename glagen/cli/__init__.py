@@ -260,21 +260,22 @@ def bench(spec: Path, device: str | None, names: tuple[str, ...], figure: bool, 
 
         source = read(path)
         document, module, where = parse(source), load(source), torch.device(place)
-        results = output / f"{document.name}.json"
-        if not benching.may_replace(results):
-            click.echo(f"{results}: not written by `glagen bench`; move it away, or name another folder", err=True)
-            return False
+        results, partial = (output / f"{document.name}{end}" for end in (".json", ".partial.json"))
+        for file in (results, partial):
+            if not benching.may_replace(file):
+                click.echo(f"{file}: not written by `glagen bench`; move it away, or name another folder", err=True)
+                return False
         name = torch.cuda.get_device_name(where) if where.type == "cuda" else place
         rows: list[benching.Measurement] = []
 
-        def keep(first: float | None) -> None:
+        def keep(file: Path, first: float | None = None) -> None:
             kept = {"device": name, "torch": torch.__version__, "cold": first, "rows": [row.to_dict() for row in rows]}
-            write_text(results, json.dumps(kept, indent=1))
+            write_text(file, json.dumps(kept, indent=1))
 
         with progress(False) as say:
             for row in benching.bench(document, module, workloads, where, torch.bfloat16, say):
                 rows.append(row)
-                keep(None)  # a peer may tune for minutes: what is cut short has what was measured
+                keep(partial)  # a peer may tune for minutes: what is cut short has what was measured
             try:
                 first = benching.cold_start(path, module, where) if cold else None
             except RuntimeError as error:
@@ -283,7 +284,8 @@ def bench(spec: Path, device: str | None, names: tuple[str, ...], figure: bool, 
         Console(width=None if sys.stdout.isatty() else 140).print(benching.table(document.name, rows))
         if first is not None:
             click.echo(f"first forward and backward in a new process, on `small`: {first:.1f} s")
-        keep(first)
+        keep(results, first)
+        partial.unlink(missing_ok=True)
         if figure and not benching.plot(document.name, rows, [w.T for w in workloads], output / f"{document.name}.png"):
             click.echo("no plot: matplotlib is not installed", err=True)
         return all(row.forward is not None for row in rows if row.contender == "glagen")

@@ -143,7 +143,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "faster_fused": dict(schedule.faster_fused),
         "fused_by_few": schedule.fused_by_few,
         "fused_by_wgmma": schedule.fused_by_wgmma,
-        "waits": any(k.waits for k in schedule.kernels),
+        "waiting": ", ".join(f'"{k.name}"' for k in schedule.kernels if k.waits),
         "exact_states": schedule.exact_states,
         "divides": rec.divides,
         "forward": ", ".join(f'"{k.name}"' for k in schedule.kernels if k.name in FORWARD),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from glagen.ir.chunk import Operand
-from glagen.ir.expr import Expr, Ref, ref, refs, rewrite
+from glagen.ir.expr import refs, renamed
 from glagen.ir.kernel import Dot, Scan
 
 SUFFIX = "_waiting"
@@ -25,34 +24,18 @@ class Carried:
 def carried(scan: Scan) -> list[Carried]:
     """What a state that waits takes."""
     operands = [(x, "WIDE" if dot.wide else "DOT") for dot in scan.added for x in (dot.x, dot.y)]
+    factors = [r for r in refs(scan.update) if r.name != scan.tile] + ([] if scan.late is None else [scan.late])
     found = [Carried(x.name + SUFFIX, x.name, x.indices, kept) for x, kept in operands]
-    for r in _factors(scan):
-        found.append(Carried(r.name + SUFFIX, r.name, tuple(index.axis for index in r.indices), ""))
+    found += [Carried(r.name + SUFFIX, r.name, tuple(index.axis for index in r.indices), "") for r in factors]
     return list({x.name: x for x in found}.values())
 
 
 def of_waiting(scan: Scan) -> Scan:
     """The same state, which takes that by the names that it waits by."""
-    names = {r.name for r in _factors(scan)}
+    names = {x.made: x.name for x in carried(scan)}
 
-    def leaf(x: Expr) -> Expr | None:
-        if isinstance(x, Ref) and x.name in names:
-            return ref(x.name + SUFFIX, tuple(index.axis for index in x.indices))
-        return None
+    def dot(x: Dot) -> Dot:
+        return replace(x, x=replace(x.x, name=names[x.x.name]), y=replace(x.y, name=names[x.y.name]))
 
-    late = scan.late if scan.late is None else rewrite(scan.late, leaf)
-    assert late is None or isinstance(late, Ref)
-    return replace(scan, update=rewrite(scan.update, leaf), added=tuple(map(_dot, scan.added)), late=late)
-
-
-def _factors(scan: Scan) -> list[Ref]:
-    found = [r for r in refs(scan.update) if r.name != scan.tile]
-    return found if scan.late is None else [*found, scan.late]
-
-
-def _dot(dot: Dot) -> Dot:
-    return replace(dot, x=_operand(dot.x), y=_operand(dot.y))
-
-
-def _operand(operand: Operand) -> Operand:
-    return replace(operand, name=operand.name + SUFFIX)
+    late = scan.late if scan.late is None else replace(scan.late, name=names[scan.late.name])
+    return replace(scan, update=renamed(scan.update, names), added=tuple(map(dot, scan.added)), late=late)

@@ -196,6 +196,11 @@ def with_axes(expr: Expr, called: Mapping[str, str]) -> Expr:
     return rewrite(expr, leaf)
 
 
+def renamed(expr: Expr, names: Mapping[str, str]) -> Expr:
+    """The expression with its references called otherwise."""
+    return rewrite(expr, lambda x: replace(x, name=names[x.name]) if isinstance(x, Ref) and x.name in names else None)
+
+
 _INFIX = {"add": (" + ", 1), "sub": (" - ", 1), "mul": (" * ", 2), "div": (" / ", 2), "pow": ("**", 4)}
 
 

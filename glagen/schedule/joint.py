@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glagen.ir.expr import Apply, Expr, Ref, number, ref, rewrite
+from glagen.ir.expr import Apply, Ref, number, ref, renamed
 from glagen.ir.kernel import Assign, Line, Scan, read, written
 from glagen.schedule.tile import tile
 
@@ -48,15 +48,6 @@ def _joined(
     soon = Assign(f"{gate}_soon", axes, left, mild=ref("%UNIT"), still_mild=decay.still_mild)
     late = Assign(f"{gate}_late", axes, number(1), mild=rest, still_mild=decay.still_mild)
     dots = tuple(replace(dot, wide=dot.wide or dot in added) for dot in scan.added)
-    update = _with(scan.update, {left.name: soon.name})
+    update = renamed(scan.update, {left.name: soon.name})
     scan = replace(scan, update=update, added=dots, late=tile(late.name, *axes))
     return [*(wide.get(x, x) for x in lines), soon, late], (scan,)
-
-
-def _with(expr: Expr, names: dict[str, str]) -> Expr:
-    """The same, of other names."""
-
-    def leaf(x: Expr) -> Expr | None:
-        return replace(x, name=names[x.name]) if isinstance(x, Ref) and x.name in names else None
-
-    return rewrite(expr, leaf)

@@ -118,7 +118,7 @@ def build(
     elif shape.whole:
         lines, scans = (lines, scans) if all_turned else joined(lines, scans)
         lines = added_to_tiles(lines, scans, stores)
-        if adds_by_wgmma(program, covers) and had_better_wait(scans, loads):
+        if wants_wgmma(program, covers) and had_better_wait(scans, loads):
             scans = waiting(scans)
         else:
             lines, scans = (turned if all_turned else states_turned)(lines, scans)
@@ -149,7 +149,7 @@ def build(
     )
 
 
-def adds_by_wgmma(program: ChunkProgram, covers: dict[str, Cover]) -> bool:
+def wants_wgmma(program: ChunkProgram, covers: dict[str, Cover]) -> bool:
     """Are kernels that keep the state on chip to add to it, and to nothing else, by wgmma, where Hopper can? Measured
     where covers are one product if gates are mild."""
     alike = not program.recurrence.part_of and gated_sides(program) in STATES_TURNED

@@ -17,7 +17,7 @@ from glagen.schedule.apart import made_apart, scores
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.given import has_lefts_in_memory
-from glagen.schedule.kernels import Goal, Shape, adds_by_wgmma, build, gradient_goals, needed, order_twin, scan_of
+from glagen.schedule.kernels import Goal, Shape, build, gradient_goals, needed, order_twin, scan_of, wants_wgmma
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import for_mild_gates
 from glagen.schedule.partial import local_sums
@@ -52,7 +52,8 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     if may_give and apart and any(x.kernel == GIVEN and x.chunk >= WGMMA_ROWS for x in measured):
         kernels = _with_operands(program, covers, kernels, apart)
     names = {kernel.name for kernel in kernels} | {CROWDED for k in kernels if has_room(k)}
-    by_wgmma = any(_adds_by_wgmma(program, covers, kernel) for kernel in kernels)
+    adding = {kernel.name for kernel in kernels if _adds_by_wgmma(program, covers, kernel)}
+    by_wgmma = bool(adding)
     faster_fused = _faster_fused(program, by_wgmma)
     exact = _needs_exact_states(program.recurrence)
     by_columns = bool({"K", "V"} & set(gated_sides(program)))
@@ -71,7 +72,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         tuple((k.name, faster_fused[k.name]) for k in kernels if k.name in faster_fused),
         by_columns,
         by_wgmma,
-        tuple(k.name for k in kernels if _adds_by_wgmma(program, covers, k) or (k.whole and has_lefts_in_memory(k))),
+        tuple(k.name for k in kernels if k.name in adding or (k.whole and has_lefts_in_memory(k))),
         tuple(k.name for k in kernels if k.name in walks or (by_wgmma and k.whole and not k.waits)),
         exact,
         tuple(x for x in measured if x.kernel in names),
@@ -163,7 +164,9 @@ def _kernels(program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Opera
     if _walks_back_on_chip(program, goals, _adds_by_wgmma(program, covers, forward[-1])):
         doc = "Gradients of the values of a sequence, walking back; the state's gradient stays on chip."
         fused = Shape("fused_value_gradients", doc, ("j",), None, "reverse", ("i",), save_states=True)
-        backward.append(for_mild_gates(build(program, covers, fused, goals, adjoints)))
+        walk = for_mild_gates(build(program, covers, fused, goals, adjoints))
+        if gated_sides(program) in ("", "s") or _adds_by_wgmma(program, covers, walk):
+            backward.append(walk)
     made = (
         _sums(program, covers, "sums", forward),
         forward,
@@ -233,7 +236,7 @@ def _walks_back_on_chip(program: ChunkProgram, goals: tuple[Goal, ...], by_wgmma
 
 def _adds_by_wgmma(program: ChunkProgram, covers: dict[str, Cover], kernel: Kernel) -> bool:
     """Does Hopper add to the state that this kernel keeps on chip by wgmma, and multiply nothing else so?"""
-    return bool(kernel.whole) and adds_by_wgmma(program, covers) and adds_from_shared(kernel)
+    return bool(kernel.whole) and wants_wgmma(program, covers) and adds_from_shared(kernel)
 
 
 def _faster_fused(program: ChunkProgram, by_wgmma: bool) -> dict[str, int]:

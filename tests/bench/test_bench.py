@@ -98,9 +98,18 @@ def test_what_is_cut_short_has_what_was_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "peers", lambda name, call: [("a peer that tunes", interrupted)])
     spec = str(ROOT / "specs" / "retnet.yaml")
     command = ["bench", spec, "--device", "cpu", "--workload", "small", "-o", str(tmp_path)]
+    earlier = '{"device": "another", "rows": []}'
+    (tmp_path / "retnet.json").write_text(earlier)
     assert CliRunner().invoke(main, command).exit_code
-    (row,) = json.loads((tmp_path / "retnet.json").read_text())["rows"]
+    (row,) = json.loads((tmp_path / "retnet.partial.json").read_text())["rows"]
     assert row["contender"] == "glagen" and row["forward"] > 0
+    assert (tmp_path / "retnet.json").read_text() == earlier, "what was measured before is not lost"
+    monkeypatch.setattr(measure, "peers", lambda name, call: [])
+    assert CliRunner().invoke(main, command).exit_code == 0
+    assert [x.name for x in tmp_path.iterdir()] == ["retnet.json"]
+    (tmp_path / "retnet.partial.json").write_text("mine")
+    refused = CliRunner().invoke(main, command)
+    assert refused.exit_code and "not written by `glagen bench`" in refused.output
 
 
 def test_figure_2_has_as_many_steps_at_every_length():

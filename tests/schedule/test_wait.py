@@ -56,6 +56,19 @@ def test_they_do_not_where_wgmma_would_multiply_more_than_that(old_new):
     assert not waits(schedule) and not schedule.from_shared and not schedule.faster_fused
 
 
+def test_a_walk_back_that_adds_otherwise_stays_in_memory():
+    """Of two products one has its operands computed: they do not wait, and may not be wgmma's."""
+    scaled = "sum(i, q[t,i] * S[t,i,j])\n  - p[t,j] = tanh(v[t,j]) * sum(i, k[t,i] * S[t,i,j])"
+    schedule = planned(COMPUTED_VALUES.replace("silu(v[t,j])", "v[t,j]").replace("sum(i, q[t,i] * S[t,i,j])", scaled))
+    assert schedule.from_shared == ("fused", "fused_given") and not waits(schedule)
+    assert not {"fused_value_gradients", "fused_given_value_gradients"} & {k.name for k in schedule.kernels}
+
+
+def test_tiles_are_narrower_of_the_kernel_that_waits_alone():
+    for text, name in ((COMPUTED_VALUES, "fused"), (COMPUTED_GRADIENTS, "fused_value_gradients")):
+        assert f'if kernel in ("{name}",):' in emit(planned(text), "0" * 16)
+
+
 @pytest.mark.parametrize("text", [COMPUTED_GRADIENTS, COMPUTED_VALUES], ids=["gradients", "values"])
 def test_what_may_be_wgmma_has_no_left_operand_that_was_just_computed(text):
     schedule = planned(text)
