@@ -3,8 +3,9 @@
 A candidate is an entry of a table, and is tried in the module that a spec compiles to with that entry. Every one is
 first held to the recurrence, in processes of their own, for building kernels takes longest; those that pass are then
 timed one after another, each kernel where the op launches it. Whether a kernel of their own makes the scores
-(schedule/apart.py) is tried as a whole, with the best configurations of all that it concerns; and so are walks on chip
-that are given their operands (schedule/given.py), in chunks of 64 steps, which are twice as many where there are gates.
+(schedule/apart.py) is tried as a whole, with the best configurations of all that it concerns; and so are a backward
+whose kernels share operands (schedule/given.py), and walks on chip that are given theirs, in chunks of 64 steps, which
+are twice as many where there are gates.
 """
 
 from __future__ import annotations
@@ -26,32 +27,25 @@ import torch
 from glagen.bench import Workload
 from glagen.bench.measure import stopwatch
 from glagen.bench.workloads import Call, call
+from glagen.candidates import DTYPE, Table, candidates, operands_shared, scores_apart, tile, walks_given
 from glagen.errors import Source
-from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Ensemble, Options, Schedule
-from glagen.ir.tuned import CROWDED, GIVEN, GIVEN_KERNELS, Heads, Tuned, merged, power
+from glagen.ir.tuned import CROWDED, GIVEN, GIVEN_KERNELS, Tuned, merged
 from glagen.jobs import KILLED, processes
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
 from glagen.regimes import REGIMES, Case, draw
-from glagen.schedule.apart import scores
-from glagen.schedule.tiles import FASTER_FUSED, GIVEN_TILES, WIDE, gated_sides, has_room
+from glagen.schedule.tiles import FASTER_FUSED, GIVEN_TILES, WIDE, has_room
 from glagen.verify import Results, reference_results, verify
 
-DTYPE = torch.bfloat16
 PRECISION = "bf16"
 GAIN = 0.97  # of the rule's time: what is not faster than that may be noise
 REPEATS, WARM = 9, 2
-COLUMNS = (32, 64, 128, 256, 512)  # in a tile: few for more programs, many for less done again in each of them
-WARPS = (2, 4, 8)
-TURNS, WALKING = ((1, 1), (2, 8)), ((2, 1), (3, 1))  # stages, and chunks in turn: loads of the next need a second stage
-FEWEST, MOST = 2, 128  # numbers of a tile that a thread holds
 CHUNKS = 9  # in the sequences that candidates are checked on, and a bit: more than a program takes in turn
 HEADS = 8  # of those: the gradient of a scalar gate is one sum a head, of few of which most may be small by chance
 
 Say = Callable[[str], None]
-Table = tuple[Tuned, ...]
 
 
 def tune(
@@ -68,7 +62,7 @@ def tune(
     if not import_text(compile_spec(source, Options(tuned=())))._on_triton(torch.empty(0, device=device, dtype=DTYPE)):
         raise ValueError(f"kernels do not run on {device}")
     for workload in workloads:
-        walks = _walks_given(planned, workload, device)
+        walks = walks_given(planned, workload, device)
         other = _planned(source, walks)
         doubles = workload.K > WIDE and bool(other.doubled)
         fits = GIVEN_TILES.bfloat16[0] >= workload.K and GIVEN in {k.name for k in other.kernels}
@@ -85,7 +79,7 @@ def tune(
             if doubles or (fits and not other.doubled):
                 more = tuple(_measured(oracle, given, jobs, say, walks))
                 say(f"{workload.name}: timing the op")
-                if _whole(source, merged(found, more), given) < GAIN * _whole(source, found, given):
+                if _gains(source, found, more, given):
                     yield from more
 
 
@@ -102,12 +96,15 @@ def _tuned(planned: Schedule, oracle: Oracle, given: Call, jobs: int, say: Say) 
     for x in _measured(oracle, given, jobs, say, ()):
         plain += (x,)
         yield x
-    if scores(planned.program):
-        apart = tuple(_measured(oracle, given, jobs, say, (_scores_apart(planned, workload, device),)))
+    for base in ((scores_apart(planned, workload, device),), operands_shared(planned, workload, device)):
+        wanted = {x.kernel for x in base}
+        if not wanted <= {k.name for k in _planned(source, base).kernels}:
+            continue  # of other specs
+        more = tuple(_measured(oracle, given, jobs, say, base))
         say(f"{workload.name}: timing the op")
-        made = any(x.kernel == "scores" for x in apart)
-        if made and _whole(source, merged(plain, apart), given) < GAIN * _whole(source, plain, given):
-            yield from apart
+        if wanted <= {x.kernel for x in more} and _gains(source, plain, more, given):
+            plain = merged(plain, more)
+            yield from more
 
 
 def _measured(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> Iterator[Tuned]:
@@ -129,66 +126,9 @@ def _measured(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> 
         best = tuple(_best(source, base, kernel.name, [x for x in right if x.kernel == kernel.name], given))
         yield from best
         if kernel.name in roomy:  # with the same tiles, so that one is launched in the place of the other
-            tile = (best[0].block_K, best[0].block_V) if best else _tile(kernel, workload)
-            alike = [x for x in right if x.kernel == CROWDED and (x.block_K, x.block_V) == tile]
+            same = (best[0].block_K, best[0].block_V) if best else tile(kernel, workload)
+            alike = [x for x in right if x.kernel == CROWDED and (x.block_K, x.block_V) == same]
             yield from _best(source, merged(base, best), CROWDED, alike, given)
-
-
-def _tile(kernel: Kernel, workload: Workload) -> tuple[int, int]:
-    """Columns of K and V in a tile, by the rule."""
-    K, V = kernel.tiles.bfloat16
-    return min(K, power(workload.K)), min(V, power(workload.V))
-
-
-def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: torch.device) -> Table:
-    """Configurations worth trying: tiles no wider than the heads, which threads can hold. They have no times yet."""
-    like = _configuration(planned, kernel.name, workload, device)
-    keys, values = (sorted({min(size, extent) for size in COLUMNS}) for extent in (like.K, like.V))
-    found = itertools.product(
-        [like.K] if "i" in kernel.whole else keys,
-        values if "j" in kernel.owned or kernel.looped == "j" else values[:1],
-        WARPS,
-        WALKING if kernel.scans else TURNS,
-    )
-    return tuple(
-        replace(like, block_K=key, block_V=value, warps=warps, stages=stages, run=run)
-        for key, value, warps, (stages, run) in found
-        if FEWEST <= key * value / (32 * warps) <= MOST
-    )
-
-
-def _scores_apart(planned: Schedule, workload: Workload, device: torch.device) -> Tuned:
-    """What has a kernel of their own make the scores, as the rule would."""
-    return replace(_configuration(planned, "scores", workload, device), block_K=64, block_V=16)
-
-
-def _walks_given(planned: Schedule, workload: Workload, device: torch.device) -> Table:
-    """What has walks on chip be given their operands, as the rule would; where there are gates, also chunks of twice as
-    many steps, with scores made apart and a walk for their states."""
-    chunk = planned.chunk * (2 if planned.program.gates else 1)
-    like = replace(_scores_apart(planned, workload, device), chunk=chunk)
-    walk = replace(like, kernel="states", block_V=min(WIDE, like.V), stages=3)
-    on_chip = [replace(like, kernel=name, block_K=like.K, block_V=64, stages=2) for name in GIVEN_KERNELS]
-    return merged(on_chip, [like, walk] if chunk > planned.chunk else [])
-
-
-def _configuration(planned: Schedule, kernel: str, workload: Workload, device: torch.device) -> Tuned:
-    """One of a kernel, for heads like those of a workload, by nobody measured."""
-    major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
-    heads: Heads = (major, str(DTYPE).removeprefix("torch."), power(workload.K), power(workload.V))
-    chunk = planned.chunk * (2 if heads in planned.doubled else 1)
-    architecture, dtype, K, V = heads
-    like = {"architecture": architecture, "gates": gated_sides(planned.program), "chunk": chunk, "kernel": kernel}
-    place = {"workload": str(workload), "device": _described(device)}
-    tile = {"block_K": K, "block_V": V, "warps": 4, "stages": 1, "run": 1}
-    return Tuned(**like, dtype=dtype, K=K, V=V, **tile, rule=0.0, measured=0.0, **place)  # type: ignore[arg-type]
-
-
-def _described(device: torch.device) -> str:
-    import triton
-
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
-    return f"{name}, torch {torch.__version__}, Triton {triton.__version__}"
 
 
 # -- what is right -----------------------------------------------------------------------------------------------------
@@ -286,6 +226,11 @@ def _best(source: Source, base: Table, kernel: str, right: Sequence[Tuned], give
     times = [_time(source, kernel, merged(base, (x,)), given) for x in right]
     if times and (min(times) < GAIN * rule or kernel in {x.kernel for x in base}):
         yield replace(right[times.index(min(times))], rule=round(rule, 4), measured=round(min(times), 4))
+
+
+def _gains(source: Source, found: Table, more: Table, given: Call) -> bool:
+    """Is the op faster with more?"""
+    return _whole(source, merged(found, more), given) < GAIN * _whole(source, found, given)
 
 
 def _whole(source: Source, table: Table, given: Call) -> float:

@@ -20,12 +20,18 @@ from glagen.emit.launch import (
     walk_back_arguments,
 )
 from glagen.emit.memory import EXTENT, Tensor
-from glagen.emit.scores import operand_names, operands_call, walk_operands
+from glagen.emit.scores import (
+    operand_names,
+    operands_call,
+    shared_call,
+    shared_notes,
+    walk_operands,
+)
 from glagen.emit.walks import pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
-from glagen.ir.tuned import GIVEN, GIVEN_BACK
+from glagen.ir.tuned import ADJOINT_GIVEN, GIVEN, GIVEN_BACK, KEYS_GIVEN, SHARED, SHARING
 
 
 def launches(program: ChunkProgram, kernels: dict[str, KernelText], doubled: bool) -> list[str]:
@@ -184,14 +190,20 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: st
     ]
     lines += indented(_sums(program, kernels, "backward_sums"))
     count = len(program.gradients)
-    more = [*walk_back_arguments(program, kernels["adjoint_states"]), f"{state.adjoint_end}_final", f"needs[{count}]"]
-    given = ", ".join([*arguments(program), PACKED, "packing", *more])
-    made = [identifier(state.adjoint_end), f"{state.adjoint}_initial", *noted(kernels["adjoint_states"])]
-    walk_back = f"{', '.join(made)} = _adjoint_states_triton({given})"
+    walk_back = _walk_back(program, kernels["adjoint_states"])
     order = {f"d{g.name}": n for n, g in enumerate(program.gradients)}
     fused = "fused_value_gradients"
     if fused in kernels:
         lines += indented(_walk_back_on_chip(program, kernels, fused, walk_back, order))
+    elif ADJOINT_GIVEN in kernels:
+        makers = [shared_call(program, kernels[role]) for role in SHARED]
+        lines += [
+            f'    given = ("{KEYS_GIVEN}", _capability(), dtype, *_powers(K, V)) in TUNED',
+            "    if given:",
+            *indented([*makers, _walk_back(program, kernels[ADJOINT_GIVEN])], 2),
+            "    else:",
+            f"        {walk_back}",
+        ]
     else:
         lines.append(f"    {walk_back}")
     sums: dict[str, list[str]] = {}
@@ -216,10 +228,14 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: st
         lines.append(f"    if {' and '.join([*first, _asked(renamed, order, around=bool(first))])}:")
         if GIVEN_BACK in kernels and not on_chip:
             renamed["walks"] = "None if given else strong.shape[0] // B"
-        lines += indented(_scores(program, kernels) if text["kernel"].ready else [], 2)
-        lines += indented(configure(program, text), 2)
         passes = "[1 if on_chip else 0 :]" if on_chip and twice else ""
-        lines += indented(start(program, text, renamed, passes=passes), 2)
+        started = _scores(program, kernels) if text["kernel"].ready else []
+        started += [*configure(program, text), *start(program, text, renamed, passes=passes)]
+        if f"{role}_given" in kernels:
+            notes = {"walks": "None", "strong": shared_notes(role)}
+            one = launch(program, kernels[f"{role}_given"], renamed | notes)
+            started = ["if given:", *indented(one), "else:", *indented(started)]
+        lines += indented(started, 2)
     lines.append("    return (")
     for g in program.gradients:
         parts = sums.get(f"d{g.name}", [])
@@ -230,6 +246,15 @@ def _backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: st
         lines.append(f"        _over_heads({s.adjoint}_initial, 1, H) if needs[{n}] else None,")
     lines.append("    )")
     return lines
+
+
+def _walk_back(program: ChunkProgram, text: KernelText) -> str:
+    """The call of the walk back that makes the gradients of states alone."""
+    (state,) = program.states
+    more = walk_back_arguments(program, text)
+    more += [f"{state.adjoint_end}_final", f"needs[{len(program.gradients)}]"]
+    made = [identifier(state.adjoint_end), f"{state.adjoint}_initial", *noted(text)]
+    return f"{', '.join(made)} = _{text['role']}_triton({', '.join([*arguments(program), PACKED, 'packing', *more])})"
 
 
 def _walk_back_on_chip(
@@ -297,7 +322,8 @@ def _buffer(
 ) -> tuple[str, str, str]:
     """A gradient's buffer in one kernel: its name, its allocation, and what it adds to the gradient."""
     kernel: Kernel = text["kernel"]
-    chunkwise = [k for k in kernels.values() if not k["kernel"].scans]  # a walk is in the place of another kernel
+    # a walk is in the place of another kernel, and so is one that is given what it multiplies
+    chunkwise = [k for role, k in kernels.items() if not k["kernel"].scans and role not in SHARING]
     shared = sum(any(t["tensor"].name == tensor.name for t in k["tensors"]) for k in chunkwise) > 1
     name = f"{target}_{'keys' if kernel.owned == ('i',) else 'values'}" if shared else f"{target}_out"
     features = [EXTENT[a] for a in tensor.axes if a in EXTENT]

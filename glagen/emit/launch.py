@@ -14,9 +14,11 @@ KernelText = dict[str, Any]  # what emit/module.py knows of a printed kernel
 PACKED = "cu_seqlens"
 
 
-def launch(program: ChunkProgram, text: KernelText, renamed: dict[str, str] | None = None) -> list[str]:
+def launch(
+    program: ChunkProgram, text: KernelText, renamed: dict[str, str] | None = None, read: str = "H"
+) -> list[str]:
     """Configure and start one kernel; its outputs are local variables (`renamed`, where not of the same name)."""
-    return [*configure(program, text), *start(program, text, renamed or {})]
+    return [*configure(program, text), *start(program, text, renamed or {}, read)]
 
 
 def configure(program: ChunkProgram, text: KernelText, within: str = "") -> list[str]:
@@ -59,13 +61,14 @@ def start(
         name = tensor.name.removesuffix("_out")
         values.append(renamed.get(name, identifier(name)))
     values += [PACKED, "first_slot", renamed.get("pieces", "pieces")] if kernel.scans else ["place", "slots"]
-    values += noted(text)
+    strong = renamed.get("strong", "strong")
+    values += [strong for _ in noted(text)]
     if kernel.runs_twice:
-        values += [renamed.get("walks", "strong.shape[0] // B") if text["notes"] else "again", "programs"]
+        values += [renamed.get("walks", f"{strong}.shape[0] // B") if text["notes"] else "again", "programs"]
     values += [*text["scalars"], "T", heads]
     constants = [*(_group(program, name, heads, read) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     constants += ["FEW=T <= CHUNK"] * ("FEW" in text["uses"])
-    constants += [f"NOTES={'strong' if text['notes'] else 'again'}.shape[-1]"] * kernel.runs_twice
+    constants += [f"NOTES={strong if text['notes'] else 'again'}.shape[-1]"] * kernel.runs_twice
     kept = [x for x, item in zip(values, text["tensors"], strict=False) if item["name"] in text["described"]]
     kept = ["None"] * len(kept) if by_threads else kept
     measured = "" if kernel.whole else ", config.measured"

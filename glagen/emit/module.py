@@ -147,7 +147,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "exact_states": schedule.exact_states,
         "divides": rec.divides,
         "forward": ", ".join(f'"{k.name}"' for k in schedule.kernels if k.name in FORWARD),
-        "walks": ", ".join(f'"{name}"' for name in WALKS),
+        "walks": ", ".join(f'"{name}"' for name in WALKS if name in roles),
         "tuned": schedule.tuned,
         "notes_of_chunks": any(k["own_notes"] for k in kernels),
         "crowded": CROWDED if roles["fused"]["crowds"] else "",

@@ -1,7 +1,7 @@
 """Notes of gates that are too strong for one anchor: who takes them, and what they say.
 
-Walks note what they meet, for all chunks of a walk at once. A kernel that makes a walk's operands (see
-schedule/given.py) goes before any: its first run notes it of each chunk, for its own second one.
+Walks note what they meet, for all chunks of a walk at once. A kernel that makes operands of others (see
+schedule/given.py) goes before any: its first run notes it of each chunk, for its own second one, and for theirs.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from glagen.emit.interface import arguments
-from glagen.emit.launch import KernelText, configure, head, indented, new, noted, start
+from glagen.emit.launch import KernelText, configure, head, indented, launch, new, noted, start
 from glagen.emit.memory import EXTENT
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Store
-from glagen.ir.tuned import GIVEN
+from glagen.ir.tuned import GIVEN, SHARED
 
 
 def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:
@@ -39,7 +39,7 @@ def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) ->
 def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:
     """The module's function that makes scores together with what else a walk is given, if it has one."""
     if GIVEN not in kernels:
-        return []
+        return [_shared(program, kernels[role], steps) for role in SHARED if role in kernels]
     text = kernels["scores"]
     no_more = dict.fromkeys(text["kernel"].given, "None")  # all else is right at once
     rows, told = _rows(steps)
@@ -66,6 +66,43 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
         "    return operands",
     ]
     return ["\n".join(new_ones), "\n".join(lines)]
+
+
+def _shared(program: ChunkProgram, text: KernelText, steps: str) -> str:
+    """The function that makes what kernels of the backward are given, on one side."""
+    rows, told = _rows(steps)
+    tensors = _tensors(text["kernel"].stores, rows)
+    tensors += [(name, ["slots", "M", "1"], "torch.int8") for name in noted(text)]
+    lines = [
+        f"def {_shared_head(program, text)}:",
+        f'    """{text["doc"]}"""',
+        *head(program),
+        *indented(told),
+        *indented([new(name, *extents, dtype=dtype) for name, extents, dtype in tensors]),
+        *indented(launch(program, text, {"walks": "None"}, read="strong.shape[1]")),
+        f"    return {', '.join(name for name, _, _ in tensors)}",
+    ]
+    return "\n".join(lines)
+
+
+def _shared_head(program: ChunkProgram, text: KernelText) -> str:
+    """How that function is called."""
+    known = {*arguments(program), *(identifier(store.target) for store in text["kernel"].stores)}
+    names = (identifier(item["tensor"].name.removesuffix("_out")) for item in text["tensors"])
+    more = [name for name in names if name not in known]
+    return f"_{text['role']}_triton({', '.join([*arguments(program), 'packing', *more])})"
+
+
+def shared_call(program: ChunkProgram, text: KernelText) -> str:
+    """The call of it, with names for what it gives."""
+    names = [identifier(store.target) for store in text["kernel"].stores]
+    names += [shared_notes(text["role"]) for _ in noted(text)]
+    return f"{', '.join(names)} = {_shared_head(program, text)}"
+
+
+def shared_notes(role: str) -> str:
+    """What to call the notes of strong gates that are made, and read, by kernels for this side."""
+    return f"strong_{role.partition('_')[0]}s"
 
 
 def operands_call(program: ChunkProgram) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 from glagen.emit.blocks import IN_TRITON, opening_text
 from glagen.emit.lines import full_axes, summed_positions
@@ -49,6 +50,14 @@ def counted(turn: str, count: str) -> str:
     return f"for {turn} in (tl.static_range if {count} == 1 else range)(0, {count}):"
 
 
+def _used(text: list[str], *names: str) -> list[str]:
+    """The lines without those that say what these are where no other line asks, in this order."""
+    for name in names:
+        asked = [line for line in text if re.search(rf"\b{name}\b", line) and not line.strip().startswith(f"{name} = ")]
+        text = text if asked else [line for line in text if not line.strip().startswith(f"{name} = ")]
+    return text
+
+
 class KernelPrinter(KernelStores):
     """Prints the body of one kernel."""
 
@@ -81,7 +90,7 @@ class KernelPrinter(KernelStores):
             self._members()
         else:
             self._chunk()
-        return self.text
+        return _used(self.text, "in_T", "left", "first")
 
     def _walk(self) -> None:
         """A loop over the chunks of a sequence, with the states on chip."""
@@ -277,8 +286,9 @@ class KernelPrinter(KernelStores):
 
     def _dot(self, line: Dot) -> None:
         shared = next(a for a in line.x.indices if a in line.y.indices)
-        x = self._operand(line.x, True, shared, "" if line.split else "WIDE" if line.wide else "DOT")
-        y = self._operand(line.y, False, shared, "WIDE" if line.wide else "DOT")
+        kept = "" if line.exact else "WIDE" if line.wide else "DOT"
+        x = self._operand(line.x, True, shared, "" if line.split else kept)
+        y = self._operand(line.y, False, shared, kept)
         product = f"_dot_in_two({x}, {y}, PRECISION)" if line.split else f"tl.dot({x}, {y}, input_precision=PRECISION)"
         self._line(f"{identifier(line.name)} {'+=' if line.accumulate else '='} {product}")
 

@@ -24,6 +24,7 @@ from glagen.emit.launch import (
 from glagen.emit.memory import EXTENT
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
+from glagen.ir.tuned import ADJOINT_GIVEN
 
 SIDES = {("i",): "keys", ("j",): "values", (): "scalar"}  # what `_carried` calls gates with these axes
 
@@ -31,7 +32,8 @@ SIDES = {("i",): "keys", ("j",): "values", (): "scalar"}  # what `_carried` call
 def walks(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
     """The module's functions that walk along sequences on Triton."""
     forward = kernels["states"]
-    made = _entering(program, forward), _states(program, forward), _adjoint_states(program, kernels["adjoint_states"])
+    backward = [kernels[role] for role in ("adjoint_states", ADJOINT_GIVEN) if role in kernels]
+    made = _entering(program, forward), _states(program, forward), *(_adjoint_states(program, x) for x in backward)
     return ["\n".join(function) for function in made]
 
 
@@ -89,7 +91,7 @@ def _adjoint_states(program: ChunkProgram, text: KernelText) -> list[str]:
     from_zero = {final: "None", state.adjoint_end: "None", initial: "ends"}
     from_there = {initial: f"{initial} if pieces == 1 else None"} | _unwanted(program)
     return [
-        f"def _adjoint_states_triton({', '.join([*arguments(program), PACKED, 'packing', *more, final, 'wanted'])}):",
+        f"def _{text['role']}_triton({', '.join([*arguments(program), PACKED, 'packing', *more, final, 'wanted'])}):",
         '    """Gradients of the states that leave each chunk, and of the initial ones if wanted: [N, M, K, V], or of',
         f'    as many heads as states have{_notes(text)}."""',
         *head(program),

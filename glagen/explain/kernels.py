@@ -11,7 +11,7 @@ from glagen.errors import InternalError
 from glagen.explain.outline import Block, Facts, Inline, Quote, Section, Subtitle, say
 from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Loop, RowSum
 from glagen.ir.schedule import FARTHEST, Schedule
-from glagen.ir.tuned import GIVEN_KERNELS, Tuned, place
+from glagen.ir.tuned import GIVEN_KERNELS, KEYS_GIVEN, SHARED, SHARING, Tuned, place
 
 SIDE = {"i": "key", "j": "value"}
 POINTWISE = "pointwise work"
@@ -43,6 +43,8 @@ def kernels(schedule: Schedule) -> Section:
     blocks += [say(_fused_back(schedule, k)) for k in alone if k.of_gradients]
     if any(k.name in GIVEN_KERNELS for k in schedule.kernels):
         blocks.append(say(_given(schedule)))
+    if any(k.name in SHARING for k in schedule.kernels):
+        blocks.append(say(_shared(schedule)))
     for kernel in schedule.kernels:
         blocks += [Subtitle(f"Kernel `{kernel.name}`"), say(Quote(kernel.doc)), Facts(tuple(_facts(schedule, kernel)))]
     return Section("The kernels", tuple(blocks))
@@ -81,6 +83,16 @@ def _given(schedule: Schedule) -> str:
     )
 
 
+def _shared(schedule: Schedule) -> str:
+    """What a backward does whose kernels share what they multiply."""
+    heads = dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel == KEYS_GIVEN)
+    made = " and ".join(f"`{name}`" for name in SHARED)
+    return (
+        f"In the backward, {made} make once for all kernels what they multiply, for {'; for '.join(heads)}. "
+        f"{', '.join(f'`{name}`' for name in SHARING)} are given that, and do the work of those without `_given`."
+    )
+
+
 def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
     reads, writes = _traffic(schedule, kernel)
     again = (
@@ -98,7 +110,7 @@ def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
     elif kernel.whole:
         again += '; unless states="recomputed" forbids it, that run stores right states, and `outputs` reads them'
     if notes_by_chunk(kernel):
-        again += "; chunk by chunk, which the first run finds out, where it makes what walks are given"
+        again += "; chunk by chunk, which the first run finds out, where it makes what others are given"
     pieces = "once; on long sequences of few heads twice, in pieces: from zero, then from what enters each piece"
     runs = again if kernel.runs_twice else pieces if kernel.direction and not kernel.whole else ""
     return [

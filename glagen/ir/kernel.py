@@ -13,7 +13,7 @@ from fractions import Fraction
 from glagen.errors import InternalError
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import Expr, Ref, refs
-from glagen.ir.tuned import GIVEN
+from glagen.ir.tuned import ADJOINT_GIVEN, GIVEN
 
 # Which steps tau a row x sums over (`RowSum.select`), as 0/1 matrices [x, tau] of a chunk:
 #   through: tau <= x    before: tau < x    from: tau >= x    after: tau > x
@@ -60,7 +60,8 @@ class Assign:
 @dataclass(frozen=True, slots=True)
 class Dot:
     """name = x @ y over the index they share. `wide`: an operand is a sum or a growth, which may outgrow float16.
-    `split`: x counts with what its rounding to bfloat16 cuts off, for too much else was rounded before."""
+    `split`: x counts with what its rounding to bfloat16 cuts off, for too much else was rounded before; `exact`: so do
+    both, and neither is rounded."""
 
     name: str
     axes: tuple[str, str]
@@ -69,6 +70,7 @@ class Dot:
     accumulate: bool = False
     wide: bool = False
     split: bool = False
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ class Judge:
 
 
 FORWARD = ("states", "scores", "outputs", "fused", GIVEN)  # the kernels that make states and outputs, by name
-WALKS = ("states", "adjoint_states")  # those that keep what enters or leaves each chunk
+WALKS = ("states", "adjoint_states", ADJOINT_GIVEN)  # those that keep what enters or leaves each chunk
 
 
 @dataclass(frozen=True, slots=True)

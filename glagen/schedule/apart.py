@@ -15,11 +15,12 @@ from glagen.schedule.order import pruned
 from glagen.schedule.tile import axes_of, matrix
 
 
-def scores(program: ChunkProgram) -> tuple[Operand, ...]:
-    """Matrices [t, s] of the forward that are made of no state and no value columns."""
+def scores(program: ChunkProgram, of_gradients: bool = False) -> tuple[Operand, ...]:
+    """Matrices [t, s] of the forward that are made of no state and no value columns; or, of the backward, their
+    gradients, which are made of no state and no key columns."""
     states = {name for state in program.states for name in (state.name, state.adjoint_end)}
     found = []
-    for statement in program.forward:
+    for statement in program.backward if of_gradients else program.forward:
         if isinstance(statement, Contract) and statement.out.indices == ("t", "s"):
             made_of = needed(program, [statement.out.name], states)
             if not states & {name for s in made_of for name in inputs_of(s)}:

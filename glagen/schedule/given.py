@@ -1,43 +1,95 @@
-"""Operands of a walk that need neither the state nor value columns, made once for each chunk by a kernel of their own.
+"""Operands that are made once for each chunk by a kernel of their own, for others that multiply them.
 
-A kernel that keeps a state on chip owns a block of value columns. What it multiplies with the state, queries and keys
-with their decays, has none: where heads have many blocks, each of its programs makes the same again, scores as well.
-Made once, they are tiles that lie in memory, and the walk is left with products alone, all of 64 rows or more if chunks
-have as many steps: Hopper's wgmma takes their left operands from shared memory. (H100, Triton 3.6.0, bf16, gla, B8
-T2048 H4 K256 V512: 0.10 ms for the operands, 0.18 ms for the walk and 0.29 where it stores states, 0.28 back; with
-states made, and read, in memory, in chunks as long, 0.47 ms forward and 0.39 back.)
+Of walks: what needs neither the state nor value columns. A kernel that keeps a state on chip owns a block of value
+columns. What it multiplies with the state, queries and keys with their decays, has none: where heads have many blocks,
+each of its programs makes the same again, scores as well. Made once, they are tiles that lie in memory, and the walk is
+left with products alone, all of 64 rows or more if chunks have as many steps: Hopper's wgmma takes their left operands
+from shared memory. (H100, Triton 3.6.0, bf16, gla, B8 T2048 H4 K256 V512: 0.10 ms for the operands, 0.18 ms for the
+walk and 0.29 where it stores states, 0.28 back; with states made, and read, in memory, in chunks as long, 0.47 ms
+forward and 0.39 back.)
 
 Without gates that is scores alone. Those that a walk makes itself lie in registers, for Triton has left operands lie in
 shared memory only if they come from memory; and those in registers may not be wgmma's (see templates/hopper.py.j2).
 (H200, Triton 3.6.0, bf16, linear_attn, B16 T2048 H4 K128 V256: 0.025 ms for scores, 0.11 ms for the walk that stores
 states and 0.11 ms back; with scores that walks make, by mma.sync, 0.17 and 0.16.)
+
+Of a backward with gates on both sides: what needs no state, and columns of one side alone. There all that is multiplied
+with states has decays, on either side, and three kernels make the same: the walk back, gradients of keys, gradients of
+values. What a thread makes it has to bring into the order of a dot's left operand, of which each warp takes all, and
+holds it in registers; from memory it comes as the dot reads it. And scores, which come of decays as well, are made of
+what nothing has rounded, where others would take them in two terms. (H200, Triton 3.6.0, bf16, gla_kv, B4 T4096 H64
+K=V=128, ms: walk back 1.07 -> 0.46, key gradients 2.10 -> 1.27, value gradients 1.63 -> 1.23, for 0.57 and 0.48 to
+make it. At 64 by 64 that is more than it spares: 2.0 for 1.75, forward and backward. As little is had by products
+turned around, whose left operands are states: 2.6 and 1.9 of those gradients.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from glagen.ir.chunk import Operand
-from glagen.ir.kernel import Dot, Kernel, Line, Load, Scan, Store, read, written
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, Kernel, Line, Load, Scan, Store, read, written
 from glagen.schedule.order import axes_used
-from glagen.schedule.turn import COLUMN, single_lines
+from glagen.schedule.turn import single_lines
 
 
-def apart(lines: list[Line], scans: Iterable[Scan], stores: Iterable[Store]) -> tuple[list[Line], tuple[Operand, ...]]:
-    """The lines that a walk is left with, and the tiles that it is given: what the others write, and these read.
+def apart(
+    lines: list[Line], scans: Iterable[Scan], stores: Iterable[Store], own: tuple[str, ...]
+) -> tuple[list[Line], tuple[Operand, ...]]:
+    """The lines that a kernel is left with, and the tiles that it is given: what the others write, and these read.
+
+    `own`: what works on all of these columns it does itself, and all that needs a state it carries or loads.
 
     Requires: definitions before uses.
     """
     late = {scan.tile for scan in scans}
-    left = []
-    for line in lines:
-        if late & set(read(line)) or COLUMN in axes_used(line):
+    kept = []
+    for n, line in enumerate(lines):
+        if late & set(read(line)) or set(own) <= axes_used(line):
             late |= set(written(line))
-            left.append(line)
+            kept.append(n)
     made = {x.name: x.axes for x in single_lines(lines)}
-    used = [n for line in left for n in read(line)] + [n for scan in scans for n in scan.reads]
-    used += [store.tile for store in stores]
-    return left, tuple(Operand(name, made[name]) for name in dict.fromkeys(used) if name in made and name not in late)
+    while True:
+        left = [lines[n] for n in sorted(kept)]
+        used = [n for line in left for n in read(line)] + [n for scan in scans for n in scan.reads]
+        used += [store.tile for store in stores]
+        given = [name for name in dict.fromkeys(used) if name in made and name not in late]
+        numbers = {name for name in given if _is_of_steps(name, lines)}
+        if not numbers:
+            return left, tuple(Operand(name, made[name]) for name in given)
+        late |= numbers
+        kept += [n for n, line in enumerate(lines) if numbers & set(written(line))]
+
+
+def _is_of_steps(name: str, lines: list[Line]) -> bool:
+    """Is it a number a step, made of no tile with columns? Such is made at once where it is used."""
+    makers = [line for line in lines if name in written(line)]
+    return all(isinstance(x, Assign) and x.axes == ("t",) and axes_used(x) <= {"t", "s"} for x in makers)
+
+
+def exact(lines: list[Line]) -> list[Line]:
+    """The same, but what scores are made of is not rounded: they are themselves, where they are kept."""
+    dots = [x for line in lines if isinstance(line, Blocks) for x in line.body if isinstance(x, Dot)]
+    made = {o.name for dot in dots if set(dot.axes) == {"t", "s"} for o in (dot.x, dot.y)}
+
+    def single(x: BlockLine) -> BlockLine:
+        if isinstance(x, Dot) and {x.x.name, x.y.name} <= made:
+            return replace(x, exact=True)
+        return replace(x, rounded="") if isinstance(x, Assign) and x.name in made else x
+
+    return [
+        replace(x, body=tuple(map(single, x.body))) if isinstance(x, Blocks) and x.kind != "own" else x for x in lines
+    ]
+
+
+def of_exact(lines: list[Line]) -> list[Line]:
+    """The same, but products take scores in one term: they are rounded once, where they are kept."""
+
+    def single(x: BlockLine) -> BlockLine:
+        return replace(x, split=False) if isinstance(x, Dot) else x
+
+    return [replace(x, body=tuple(map(single, x.body))) if isinstance(x, Blocks) else x for x in lines]
 
 
 def has_lefts_in_memory(kernel: Kernel) -> bool:

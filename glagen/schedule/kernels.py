@@ -10,7 +10,7 @@ from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs
 from glagen.ir.expr import Expr, plus, ref
 from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, Tiles, read, written
 from glagen.schedule.covers import Cover, reach
-from glagen.schedule.given import apart
+from glagen.schedule.given import apart, exact, of_exact
 from glagen.schedule.joint import joined
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import for_any_gates, lightened, unguarded
@@ -64,7 +64,13 @@ class Shape:
     save_states: bool = False
     reduces_heads: bool = False
     makes_sums: bool = False  # local ones, over the looped axis
-    given: bool = False  # it loads what needs neither a state nor value columns (see given.py)
+    exact: bool = False  # of what its scores are made, nothing is rounded
+    own: tuple[str, ...] = ()  # it is given all but what needs a state, or all of these columns (see given.py)
+
+    @property
+    def given(self) -> bool:
+        """Does it load what another kernel makes of each chunk?"""
+        return bool(self.own)
 
 
 def build(
@@ -84,15 +90,18 @@ def build(
     """
     states = {n for s in program.states for n in (s.name, s.adjoint_end)}
     wanted = [o.name for g in goals for o in g.parts] + list(carries)
-    if operands:
+    if operands and shape.looped == "i":
         wanted += [x.name for x in program.outputs] + [s.end for s in program.states]
+    elif operands:
+        wanted += [x.name for goal in gradient_goals(program, "i") for x in goal.parts]
+        wanted += [s.adjoint for s in program.states]
     blocked = [a for a in shape.owned if a not in shape.whole]
     absent = {"i", "j"} - {shape.looped} if shape.makes_sums else set(blocked)
     sums = {n: o for n, (a, o) in local_sums(program).items() if a in absent and n not in wanted}
     statements = needed(program, wanted, states | set(sums))
     forward = shape.name in FORWARD
     all_turned = bool(shape.whole) and not shape.given and gated_sides(program) not in STATES_TURNED
-    by_columns = all_turned or shape.given
+    by_columns = all_turned or (bool(shape.whole) and shape.given)
     lowering = Lowering(
         program, covers, shape.looped, statements, turned=all_turned, by_columns=by_columns, causal=forward
     )
@@ -109,11 +118,15 @@ def build(
         if isinstance(s, Carry) and s.out.name in carries
     )
     carried = {scan.tile for scan in scans}
-    lines, given = apart(lines, scans, stores) if shape.given else (lines, ())
-    lines = for_any_gates(lines) if operands else lines
+    lines = of_exact(lines) if shape.given and not shape.whole else lines
+    lines, given = apart(lines, scans, stores, shape.own) if shape.given else (lines, ())
+    if shape.exact:
+        lines = exact(lines)
+    elif operands:
+        lines = for_any_gates(lines)
     loads = _loads(program, lines, scans, stores, carried, sums | {x.name: x for x in given})
     lines, scans = added_to_states(unguarded(lines, stores), scans, stores)
-    if shape.given:
+    if shape.whole and shape.given:
         lines = added_to_tiles(lines, scans, stores)
     elif shape.whole:
         lines, scans = (lines, scans) if all_turned else joined(lines, scans)
@@ -124,6 +137,7 @@ def build(
             lines, scans = (turned if all_turned else states_turned)(lines, scans)
     lines, scans = as_read(loads, lines, scans, stores)
     judges = _judges(program, covers) if operands or (shape.direction and not shape.given) else ()
+    judges = tuple(x for x in judges if not operands or x.axis == shape.looped)
     roots = [s.tile for s in stores] + [r for s in scans for r in s.reads] + [judge.sums for judge in judges]
     body = begun(phases(lines, shape.looped, roots, {x.tile for x in stores if shape.looped in x.axes}))
     if shape.whole:
@@ -167,10 +181,8 @@ def _judges(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Judge, ...
 
 
 def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:
-    if shape.given:
-        return GIVEN_TILES
     if shape.whole:
-        return fused_tiles(program)
+        return GIVEN_TILES if shape.given else fused_tiles(program)
     if shape.direction:
         return scan_tiles(chunk_of(program))
     gated = frozenset(axis for gate in program.gates for axis in gate.axes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 
 from glagen.errors import UnprovableError
@@ -12,7 +13,16 @@ from glagen.ir.invariants import require_sound
 from glagen.ir.kernel import WALKS, Kernel, Line, Load, Scan
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import Options, Schedule
-from glagen.ir.tuned import CROWDED, GIVEN, GIVEN_BACK, Tuned
+from glagen.ir.tuned import (
+    ADJOINT_GIVEN,
+    CROWDED,
+    GIVEN,
+    GIVEN_BACK,
+    KEY_OPERANDS,
+    SHARING,
+    VALUE_OPERANDS,
+    Tuned,
+)
 from glagen.schedule.apart import made_apart, scores
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
@@ -43,8 +53,9 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     chunk = chunk_of(program)
     covers = _covers(program, chunk, options)
     table = _alike(program, chunk, options)
+    shares = _may_share(program) and any(x.kernel in SHARING for x in table)
     apart = scores(program) if any(x.kernel in ("scores", GIVEN) for x in table) else ()
-    kernels = _kernels(program, covers, apart)
+    kernels = _kernels(program, covers, apart, shares)
     doubles = _may_double(covers, kernels)
     measured = _measured(table, chunk, doubles)
     alone = "V" not in gated_sides(program)  # for gates on values, no operand is without these columns
@@ -72,7 +83,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         tuple((k.name, faster_fused[k.name]) for k in kernels if k.name in faster_fused),
         by_columns,
         by_wgmma,
-        tuple(k.name for k in kernels if k.name in adding or (k.whole and has_lefts_in_memory(k))),
+        tuple(k.name for k in kernels if k.name in adding or ((k.whole or k.given) and has_lefts_in_memory(k))),
         tuple(k.name for k in kernels if k.name in walks or (by_wgmma and k.whole and not k.waits)),
         exact,
         tuple(x for x in measured if x.kernel in names),
@@ -97,6 +108,13 @@ def _measured(table: tuple[Tuned, ...], chunk: int, may_double: bool) -> tuple[T
     """Those that count: for heads that have some for chunks of twice as many steps these, if that may be."""
     doubled = {x.heads for x in table if x.chunk > chunk and may_double}
     return tuple(x for x in table if (x.chunk > chunk) == (x.heads in doubled))
+
+
+def _may_share(program: ChunkProgram) -> bool:
+    """May what kernels of the backward multiply be made once for all? Where all of it has gates (see given.py), and is
+    exact enough in 16 bits."""
+    both = {"K", "V"} <= set(gated_sides(program))
+    return both and not program.recurrence.part_of and not _needs_exact_states(program.recurrence)
 
 
 def _may_double(covers: dict[str, Cover], kernels: tuple[Kernel, ...]) -> bool:
@@ -136,9 +154,11 @@ def _covers(program: ChunkProgram, chunk: int, options: Options) -> dict[str, Co
     return covers
 
 
-def _kernels(program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Operand, ...]) -> tuple[Kernel, ...]:
+def _kernels(
+    program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Operand, ...], shares: bool
+) -> tuple[Kernel, ...]:
     """In order of launch: the two forms of the forward, then the backward. `apart`: scores that a kernel of their own
-    may make."""
+    may make; `shares`: what those of the backward multiply may be made once for all."""
     ends = tuple(s.end for s in program.states)
     adjoints = tuple(s.adjoint for s in program.states)
     outputs = tuple(Goal(o.name, (o,)) for o in program.outputs)
@@ -147,19 +167,23 @@ def _kernels(program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Opera
     reads = Shape("outputs", "The outputs of one chunk, from the state that enters it.", ("j",), "i")
     fused = Shape("fused", "All outputs of a sequence; the state stays on chip.", ("j",), None, "forward", ("i",))
     back = "Walk back over the chunks and keep the gradient of the state that leaves each."
-    adjoint = Shape("adjoint_states", back, both, None, "reverse")
+    adjoint = Shape("adjoint_states", back, both, None, "reverse", save_states=True)
     forward = [
         build(program, covers, replace(states, save_states=True), (), ends),
         build(program, covers, reads, outputs, ()),
         build(program, covers, replace(fused, save_states=True), outputs, ends),
     ]
-    backward = [build(program, covers, replace(adjoint, save_states=True), (), adjoints)]
+    backward = [build(program, covers, adjoint, (), adjoints)]
+    given = [build(program, covers, replace(adjoint, name=ADJOINT_GIVEN, own=both), (), adjoints)] if shares else []
     for axis, other, name in (("i", "j", "key_gradients"), ("j", "i", "value_gradients")):
         goals = gradient_goals(program, axis)
         if goals:
             side = {"i": "key", "j": "value"}[axis]
             doc = f"One chunk's gradients on the {side} side, from the state at its start and its gradient at the end."
-            backward.append(build(program, covers, Shape(name, doc, (axis,), other, reduces_heads=True), goals, ()))
+            shape = Shape(name, doc, (axis,), other, reduces_heads=True)
+            backward.append(build(program, covers, shape, goals, ()))
+            if shares:
+                given.append(build(program, covers, replace(shape, name=f"{name}_given", own=(axis,)), goals, ()))
     goals = gradient_goals(program, "j")
     if _walks_back_on_chip(program, goals, _adds_by_wgmma(program, covers, forward[-1])):
         doc = "Gradients of the values of a sequence, walking back; the state's gradient stays on chip."
@@ -167,6 +191,7 @@ def _kernels(program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Opera
         walk = for_mild_gates(build(program, covers, fused, goals, adjoints))
         if gated_sides(program) in ("", "s") or _adds_by_wgmma(program, covers, walk):
             backward.append(walk)
+    backward += _with_makers(program, covers, given) if given else []
     made = (
         _sums(program, covers, "sums", forward),
         forward,
@@ -184,8 +209,32 @@ def _with_scores(
     maker = _maker(program, covers, apart, ())
     # one that finds out by its own walk whether gates are strong has no scores that were made for such gates
     own = {k.name for k in kernels if k.whole and maker.runs_twice}
-    takers = {k.name for k in kernels if "j" in k.owned and k.name not in WALKS} - own
+    takers = {k.name for k in kernels if "j" in k.owned and k.name not in WALKS and not k.given} - own
     return maker, *(made_apart(k, apart) if k.name in takers else k for k in kernels)
+
+
+def _with_makers(program: ChunkProgram, covers: dict[str, Cover], given: list[Kernel]) -> list[Kernel]:
+    """These kernels, after those that make what they are given, of keys and of values. None if it takes more to make
+    that, or if they store parts of sums."""
+    doc = "{} of each chunk, for kernels of the backward."
+    sides = (
+        (KEY_OPERANDS, "i", "Scores, and queries and keys with their decays,"),
+        (VALUE_OPERANDS, "j", "Gradients of scores, and those of outputs and values with their decays,"),
+    )
+    made = []
+    for name, axis, what in sides:
+        shape = Shape(name, doc.format(what), (), axis, makes_sums=True, exact=True)
+        goals = tuple(Goal(x.name, (x,)) for x in scores(program, of_gradients=axis == "j"))
+        made.append(build(program, covers, shape, goals, (), _operands(given, axis)))
+    there = {store.target for kernel in made for store in kernel.stores}
+    whole = all({"t", *kernel.owned} <= set(store.axes) for kernel in given for store in kernel.stores)
+    return [*made, *given] if whole and there >= {n.removesuffix("_T") for k in given for n in k.given} else []
+
+
+def _operands(kernels: Iterable[Kernel], axis: str) -> tuple[Operand, ...]:
+    """What these kernels are given that has key or value columns, as it lies in memory."""
+    axes = {x.name: x.axes for k in kernels for x in k.lines if isinstance(x, Load) and x.name in k.given}
+    return tuple(Operand(n, tuple(a for a in "tij" if a in axes[n])) for n in axes if axis in axes[n])
 
 
 def _with_operands(
@@ -193,7 +242,7 @@ def _with_operands(
 ) -> tuple[Kernel, ...]:
     """The same kernels, with two that keep the state on chip, or its gradient, and are given what needs neither that
     nor value columns by the one that makes these scores."""
-    shape = Shape("", "", ("j",), None, whole=("i",), save_states=True, given=True)
+    shape = Shape("", "", ("j",), None, whole=("i",), save_states=True, own=("j",))
     doc = "All outputs of a sequence, of what is given of each chunk; the state stays on chip."
     ahead = replace(shape, name=GIVEN, doc=doc, direction="forward")
     doc = "Gradients of the values of a sequence, of what is given of each chunk; the state's gradient stays on chip."
@@ -205,11 +254,7 @@ def _with_operands(
             program, covers, back, gradient_goals(program, "j"), tuple(s.adjoint for s in program.states)
         ),
     }
-    axes = {
-        x.name: x.axes for walk in walks.values() for x in walk.lines if isinstance(x, Load) and x.name in walk.given
-    }
-    operands = tuple(Operand(n, tuple(a for a in "ti" if a in axes[n])) for n in axes if "s" not in axes[n])
-    maker = _maker(program, covers, apart, operands)
+    maker = _maker(program, covers, apart, _operands(walks.values(), "i"))
     found = [maker if k.name == maker.name else k for k in kernels]
     return tuple(x for k in found for x in ((k, walks[k.name]) if k.name in walks else (k,)))
 

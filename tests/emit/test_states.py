@@ -210,7 +210,7 @@ def test_some_gradients_of_states_never_stay_on_chip(name):
     [
         ("gla", ["key_gradients"]),
         ("gla_v", ["value_gradients"]),
-        ("gla_kv", ["key_gradients", "value_gradients"]),
+        ("gla_kv", ["key_gradients", "key_gradients_given", "value_gradients", "value_gradients_given"]),
         ("simple_gla", []),  # of a scalar gate, rows are multiplied
     ],
 )

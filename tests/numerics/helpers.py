@@ -19,7 +19,7 @@ from glagen.derive import derive
 from glagen.errors import Source
 from glagen.ir.document import Document
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import DTYPES, GIVEN_KERNELS, Tuned, merged, power
+from glagen.ir.tuned import DTYPES, GIVEN_KERNELS, SHARED, SHARING, Tuned, merged, power
 from glagen.loader import import_path, load
 from glagen.parse import parse
 from glagen.reference import output_names
@@ -140,6 +140,11 @@ def twice_as_long(document: Document, architecture: int, *heads: tuple[int, int]
 def walks_given(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
     """A table by which walks on chip are given what has no value columns, in chunks of as many steps as by the rule."""
     return _of_tiles(document, architecture, 1, GIVEN_KERNELS, heads)
+
+
+def operands_shared(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
+    """A table by which kernels of the backward are given what two others make once for all of them."""
+    return _of_tiles(document, architecture, 1, (*SHARED, *SHARING), heads)
 
 
 def _of_tiles(

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from glagen import schedule
 from glagen.ir.document import Document
-from glagen.ir.tuned import GIVEN_KERNELS
+from glagen.ir.tuned import GIVEN_KERNELS, SHARED, SHARING
 from glagen.regimes import Case, draw
 from glagen.report import Report
 from glagen.tolerances import PRECISIONS
@@ -46,6 +46,7 @@ from tests.numerics.helpers import (
     generated,
     keep_on_chip,
     note_launches,
+    operands_shared,
     scores_apart,
     spec_text,
     twice_as_long,
@@ -155,6 +156,8 @@ def main(name: str) -> int:
             module = compiled(text, tuned=walks_given(document, 0, heads))
             rows += given_their_operands(document, module, heads)
         return told(rows)
+    if name == "shared":
+        return told(where_operands_are_shared("gla_kv"))
     if name == "waiting":
         texts = strategies.COMPUTED_VALUES, strategies.COMPUTED_GRADIENTS
         return told([row for text in texts for row in where_states_wait(text)])
@@ -165,6 +168,7 @@ def main(name: str) -> int:
     if name == "random":
         test_the_kernels_are_the_recurrence()
         test_chunks_may_have_twice_as_many_steps()
+        test_a_backward_may_share_its_operands()
         return 0
     module = generated(name)
     calls = {n: 0 for n in vars(module) if n.startswith(("_forward_triton", "_backward_triton"))}
@@ -457,6 +461,23 @@ def given_their_operands(document: Document, module: ModuleType, columns: tuple[
     return rows
 
 
+def where_operands_are_shared(name: str) -> list[dict]:
+    """The rows of a spec whose backward takes what two kernels make once for all of it, as a table says."""
+    document, (K, V), launched = document_of(spec_text(name)), (20, 36), set()
+    module = compiled(spec_text(name), tuned=operands_shared(document, 0, (K, V)))
+    note_launches(module, launched.add)
+    rows = verify(document, module, cases=[Case(1, 70, 2, K, V)], precisions=["fp32"], regimes=["reset"]).to_dict()[
+        "rows"
+    ]
+    given = {"cases": [Case(2, 40, 2, K, V)], "precisions": ["fp16"], "invariants": False, "modes": ["saved"]}
+    rows += verify(document, module, regimes=["mild", "strong", "neighbours"], **given).to_dict()["rows"]
+    cut_in_pieces(module)
+    rows += verify(document, module, regimes=["strong"], **given).to_dict()["rows"]
+    assert {f"{document.name}_{kernel}_kernel" for kernel in (*SHARED, *SHARING)} <= launched
+    assert not {f"{document.name}_{kernel.removesuffix('_given')}_kernel" for kernel in SHARING} & launched
+    return rows
+
+
 def of_few_rows(name: str) -> list[dict]:
     """The rows of a spec in bfloat16 of one step and two heads, ten times: what a step reads is then its own write, and
     where that score is small, nothing hides how its terms were rounded."""
@@ -582,6 +603,20 @@ def test_chunks_may_have_twice_as_many_steps(text, case, regime, seed):
     if is_longer or hasattr(module, "_is_given"):
         module._multiprocessors = lambda: seed % 2
         forget_runs(module)
+        is_the_recurrence(document, module, regime, case, seed)
+
+
+@SOME
+@given(strategies.specs(), SHORT, strategies.regimes, strategies.seeds)
+def test_a_backward_may_share_its_operands(text, case, regime, seed):
+    """Of any spec with gates on both sides; every other time with sequences in pieces."""
+    document = document_of(text)
+    module = compiled(text, tuned=operands_shared(document, 0, (case.K, case.V)))
+    if hasattr(module, "_key_operands_triton"):
+        forget_runs(module)
+        if seed % 2 == 1:
+            case = replace(case, T=64)
+            cut_in_pieces(module)
         is_the_recurrence(document, module, regime, case, seed)
 
 

@@ -6,8 +6,9 @@
 Every op (or those named), forward and backward, with chunk states saved and recomputed: as it is, with packed
 sequences, one of them empty, and with shared heads; and its step, into new states and in place. Then as with more heads
 than a GPU has room for, where states stay on chip, or programs take chunks in turn; where a kernel of their own makes
-scores; and as with few, where sequences are walked along in pieces. The extents are tiny and odd, for every access is
-looked at. The results are not: that is what h200.py does. Exits 1 if a kernel was never launched.
+scores, backwards share operands, and walks are given theirs; and as with few, where sequences are walked along in
+pieces. The extents are tiny and odd, for every access is looked at. The results are not: that is what h200.py does.
+Exits 1 if a kernel was never launched.
 """
 
 from __future__ import annotations
@@ -43,8 +44,11 @@ from tests.numerics.helpers import (  # noqa: E402
     generated,
     keep_on_chip,
     note_launches,
+    operands_shared,
     scores_apart,
     spec_text,
+    twice_as_long,
+    walks_given,
 )
 
 CASES = (Case(2, 70, 2, 20, 12), Case(1, 65, 2, 32, 32, state=False), Case(1, 33, 2, 60, 100), Case(1, 20, 2, 11, 13))
@@ -93,12 +97,15 @@ def all_calls(
         yield from calls(document, module, device, cases, precisions, ("saved",))
     if isinstance(check(document), Recurrence):
         capability = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
-        table = scores_apart(document, capability, *((case.K, case.V) for case in cases))
-        module = compiled(spec_text(name), tuned=table)
-        left |= kernels(module) - kernels(generated(name))
-        for arrange in (lambda module: None, keep_on_chip):
-            arrange(module)
-            yield from calls(document, _noting(module, left), device, cases, precisions, ("saved",))
+        heads = [(case.K, case.V) for case in cases]
+        table = (*scores_apart(document, capability, *heads), *operands_shared(document, capability, *heads))
+        walks = (*twice_as_long(document, capability, *heads), *walks_given(document, capability, *heads))
+        for tuned, arrangements in ((table, (lambda module: None, keep_on_chip)), (walks, (have_many_heads,))):
+            module = compiled(spec_text(name), tuned=tuned)
+            left |= kernels(module) - kernels(generated(name))
+            for arrange in arrangements:
+                arrange(module)
+                yield from calls(document, _noting(module, left), device, cases, precisions, ("saved",))
     module = _noting(generated(name), left)
     cut_in_pieces(module)
     whole = [replace(case, T=4 * module.CHUNK) for case in cases]  # no others are cut
@@ -109,6 +116,12 @@ def take_in_turn(module: ModuleType) -> None:
     """Two chunks, in programs that take several of many."""
     for function in [n for n in vars(module) if n.startswith("_in_turn")]:  # one a state
         setattr(module, function, lambda *_: 2)
+    forget_runs(module)
+
+
+def have_many_heads(module: ModuleType) -> None:
+    """As beside one multiprocessor, so that walks are given their operands."""
+    module._multiprocessors = lambda: 1
     forget_runs(module)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from glagen.ir.tuned import SHARED, SHARING
 from glagen.regimes import Case, draw
 from glagen.tolerances import PRECISIONS
 from glagen.verify import CUDA_CASES, verify
@@ -18,6 +19,7 @@ from tests.numerics.helpers import (
     generated,
     keep_on_chip,
     note_launches,
+    operands_shared,
     scores_apart,
     spec_text,
 )
@@ -343,6 +345,18 @@ def test_without_gradients_outputs_have_the_same_bits_on_chip(name, columns):
 
 BY_WGMMA = ["gla", "gla_sigmoid", "hgrn2", "rwkv6"]
 ON_CHIP = [*BY_WGMMA, "gla_kv", "gla_v", "lightning_attn", "linear_attn", "mamba2", "retnet", "simple_gla"]
+
+
+def test_operands_that_a_backward_shares():
+    """Of all types, where a table says so, with extents that no tile divides."""
+    document, columns, launched = document_of(spec_text("gla_kv")), (40, 72), set()
+    table = operands_shared(document, torch.cuda.get_device_capability()[0], columns)
+    module = compiled(spec_text("gla_kv"), tuned=table)
+    note_launches(module, launched.add)
+    given = {"regimes": ["mild", "strong", "extreme", "neighbours"], "modes": ["saved"]}
+    report = verify(document, module, "cuda", cases=[Case(2, 333, 3, *columns)], **given)
+    assert not [f"{row}" for row in report.failures]
+    assert {f"gla_kv_{kernel}_kernel" for kernel in (*SHARED, *SHARING)} <= launched
 
 
 @pytest.mark.parametrize("in_memory", [False, True], ids=["on chip", "in memory"])

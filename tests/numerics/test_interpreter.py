@@ -115,6 +115,11 @@ def test_walks_that_are_given_scores_alone():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_operands_that_a_backward_shares():
+    result = _worker("shared")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_few_rows_in_bfloat16():
     result = _worker("few_rows")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from glagen.ir.expr import Apply, walk
-from glagen.ir.kernel import Assign, Dot, Kernel, Load, lines_of
+from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Load, lines_of
 from glagen.ir.schedule import Options, Schedule
-from glagen.ir.tuned import GIVEN, GIVEN_BACK, GIVEN_KERNELS
+from glagen.ir.tuned import GIVEN, GIVEN_BACK, GIVEN_KERNELS, SHARED, SHARING
 from glagen.pipeline import plan
 from glagen.schedule.given import has_lefts_in_memory
-from tests.numerics.helpers import document_of, spec_text, twice_as_long, walks_given
+from glagen.schedule.turn import single_lines
+from tests.numerics.helpers import document_of, operands_shared, spec_text, twice_as_long, walks_given
 
 HEADS = (200, 300)
 
@@ -105,3 +106,79 @@ def test_walks_of_fewer_rows_than_wgmma_has_are_given_nothing():
 @pytest.mark.parametrize("name", ["rwkv6", "hgrn2", "gla_sigmoid", "gla_v", "simple_gla", "retnet"])
 def test_no_walk_is_given_operands_where_chunks_have_no_more_steps(name):
     assert not {*GIVEN_KERNELS} & {kernel.name for kernel in planned(spec_text(name)).kernels}
+
+
+@pytest.fixture(scope="module")
+def sharing() -> dict[str, Kernel]:
+    return shared(spec_text("gla_kv"))
+
+
+def shared(text: str) -> dict[str, Kernel]:
+    document = document_of(text)
+    found = plan(document, Options(tuned=operands_shared(document, 9, HEADS)))
+    assert isinstance(found, Schedule)
+    return {kernel.name: kernel for kernel in found.kernels}
+
+
+def test_a_backward_with_gates_on_both_sides_shares_what_it_multiplies(sharing):
+    """What one kernel makes of keys, and one of values, is just what three others are given."""
+    made = {name: {store.target for store in sharing[name].stores} for name in SHARED}
+    assert made["key_operands"] == {"scores", "query_from_start", "k_to_end", "gate_k_whole"}
+    assert made["value_operands"] == {"dscores", "do_from_start", "v_to_end", "gate_v_whole"}
+    given = {name: set(sharing[name].given) for name in SHARING}
+    assert set().union(*given.values()) == set().union(*made.values())
+    assert given["key_gradients_given"] == made["value_operands"]
+    assert given["value_gradients_given"] == made["key_operands"]
+    for name in SHARING:
+        loads = {line.name for line in sharing[name].lines if isinstance(line, Load)}
+        dots = [
+            *(x for x in sharing[name].lines if isinstance(x, Dot)),
+            *(d for s in sharing[name].scans for d in s.added),
+        ]
+        assert dots and all({dot.x.name, dot.y.name} <= loads for dot in dots), "with states, or added to them"
+
+
+def test_scores_that_are_shared_are_rounded_once(sharing):
+    """Where they are kept: they are made of what nothing rounds, and nothing takes them in two terms."""
+    for name in SHARED:
+        dots = [x for line in sharing[name].lines if isinstance(line, Blocks) for x in line.body if isinstance(x, Dot)]
+        assert any(dot.exact for dot in dots)
+        rounded = {x.name for x in single_lines(sharing[name].lines) if isinstance(x, Assign) and x.rounded}
+        assert not any(dot.exact and {dot.x.name, dot.y.name} & rounded for dot in dots)
+    alone = {name: [x.split for x in single_lines(sharing[name].lines) if isinstance(x, Dot)] for name in sharing}
+    assert not any(any(alone[name]) for name in SHARING)
+    assert any(alone["key_gradients"]) and any(alone["value_gradients"])
+
+
+def test_each_side_finds_out_whether_its_own_gates_are_strong(sharing):
+    for name, axis in zip(SHARED, "ij", strict=True):
+        assert [judge.axis for judge in sharing[name].judges] == [axis]
+    assert not any(sharing[name].judges for name in SHARING)
+
+
+PARAMETER = "exp(gk[t,i] + gv[t,j] - exp(a[i]))"  # whose gradient adds up what the rounding of states adds to it
+
+
+@pytest.mark.parametrize("gates", ["exp(gk[t,i])", "exp(gv[t,j])", PARAMETER], ids=["keys", "values", "parameter"])
+def test_others_share_nothing(gates):
+    text = spec_text("gla_kv").replace("exp(gk[t,i] + gv[t,j])", gates)
+    unused = [name for name in ("gk", "gv") if name not in gates]
+    text = "\n".join(line for line in text.splitlines() if not any(line.strip().startswith(f"{x}:") for x in unused))
+    if gates == PARAMETER:
+        text = text.replace("  scale:", "  a: {axes: [i], kind: parameter}\n  scale:")
+    assert not {*SHARED, *SHARING} & shared(text).keys()
+
+
+def test_without_a_row_nothing_is_shared():
+    found = plan(document_of(spec_text("gla_kv")), Options(tuned=()))
+    assert isinstance(found, Schedule)
+    assert not {*SHARED, *SHARING} & {kernel.name for kernel in found.kernels}
+
+
+def test_numbers_of_steps_are_made_where_they_are_used():
+    """Those of a matrix's diagonal, which bounded gates have a line for outside of blocks."""
+    text = spec_text("gla_kv").replace('"[-inf, 0]"', '"[-1, 0]"').replace("chunk: auto", "chunk: 16")
+    kernels = shared(text)
+    assert any("diagonal" in x.name for x in single_lines(kernels["key_gradients_given"].lines))
+    given = [x for k in SHARING for x in kernels[k].lines if isinstance(x, Load) and x.name in kernels[k].given]
+    assert given and not any(x.axes == ("t",) for x in given)

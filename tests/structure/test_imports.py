@@ -21,6 +21,7 @@ HOMES = {
     "click": ("cli",),
     "rich": ("cli", "report", "bench"),
     "torch": (
+        "candidates",
         "compat",
         "fuzz",
         "jobs",
@@ -35,7 +36,7 @@ HOMES = {
         "cli",
         "bench",
     ),
-    "triton": ("targets", "cli", "bench", "tune"),
+    "triton": ("candidates", "targets", "cli", "bench", "tune"),
     "matplotlib": ("bench",),
 }
 REFERENCE = {"glagen.errors", "glagen.ir.document", "glagen.ir.expr", "glagen.ir.interval"}

@@ -13,12 +13,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from glagen import candidates as choice
 from glagen import tune as tuning
 from glagen.bench import Workload
 from glagen.cli import main
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import CROWDED, GIVEN_KERNELS, read_table
+from glagen.ir.tuned import CROWDED, GIVEN_KERNELS, SHARED, SHARING, read_table
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
@@ -34,7 +35,7 @@ TUNED = """
 import functools, sys
 from pathlib import Path
 import torch
-from glagen import tune as tuning
+from glagen import candidates as choice, tune as tuning
 from glagen.bench import Workload
 from glagen.errors import Source
 from glagen.regimes import REGIMES, Case
@@ -52,7 +53,8 @@ def few(planned, kernel, workload, device, all=tuning.candidates):
 tuning.verify = functools.partial(verify, regimes=("mild",), modes=("saved",))
 tuning.candidates = few
 tuning.GAIN, tuning.WARM, tuning.REPEATS = 1e9, 1, 1
-tuning.DTYPE, tuning.PRECISION = torch.float32, "fp32"  # it has no bfloat16
+tuning.DTYPE = choice.DTYPE = torch.float32  # it has no bfloat16
+tuning.PRECISION = "fp32"
 workload = Workload("tiny", 1, 40, 2, 16, 32)
 source = Source("gla.yaml", open(sys.argv[1]).read())
 run, ran, tried = tuning.reference_results, [], None
@@ -117,7 +119,7 @@ def test_candidates_fit_the_heads_and_the_threads(planned, K, V):
         for x in found:
             assert (x.kernel, x.gates, x.chunk) == (kernel.name, "K", 32) and x.K >= K and x.V >= V
             assert x.block_K <= max(16, 2 * K) and x.block_V <= max(16, 2 * V)
-            assert tuning.FEWEST <= x.block_K * x.block_V / (32 * x.warps) <= tuning.MOST
+            assert choice.FEWEST <= x.block_K * x.block_V / (32 * x.warps) <= choice.MOST
             assert x.run == 1 or (x.stages > 1 and kernel.name not in ("states", "adjoint_states", "fused"))
             assert kernel.name != "fused" or x.block_K >= K
 
@@ -239,6 +241,29 @@ def test_walks_without_gates_are_given_scores_if_all_of_the_op_gains(chunk, K, g
     found = list(tuning.tune(source, CPU, [replace(TINY, K=K)], 1))
     assert tried == [[], ["scores"], *([given] if kept is not None else [])]
     assert sorted(x.kernel for x in found) == (given if kept else [])
+
+
+@pytest.mark.parametrize(("name", "gain", "kept"), [("gla_kv", 0.9, True), ("gla_kv", 0.99, False), ("gla", 0.9, None)])
+def test_a_backward_shares_its_operands_if_all_of_the_op_gains(name, gain, kept, monkeypatch):
+    """Which is tried where both sides have gates."""
+    pytest.importorskip("triton")
+    source, shared, tried = Source(f"{name}.yaml", spec_text(name)), {*SHARED, *SHARING}, []
+
+    def measured(oracle, call, jobs, say, base):
+        tried.append({x.kernel for x in base})
+        yield from (replace(ONE, kernel=x.kernel) for x in base)
+
+    def whole(source, table, call):
+        return gain if shared <= {x.kernel for x in table} else 1.0
+
+    monkeypatch.setattr(tuning, "_measured", measured)
+    monkeypatch.setattr(tuning, "_whole", whole)
+    monkeypatch.setattr(tuning, "call", lambda *_: None)
+    monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
+    monkeypatch.setattr(tuning.Oracle, "run", lambda oracle: None)
+    found = list(tuning.tune(source, CPU, [TINY], 1))
+    assert tried == [set(), {"scores"}, *([shared] if kept is not None else [])]
+    assert {x.kernel for x in found} == (shared if kept else set())
 
 
 def test_a_configuration_that_is_wrong_or_cannot_be_launched_is_not_right(planned, monkeypatch):

@@ -1,0 +1,85 @@
+"""Configurations that are worth trying for a kernel; and those that have kernels share work, as the rule would."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import torch
+
+from glagen.bench import Workload
+from glagen.ir.kernel import Kernel
+from glagen.ir.schedule import Schedule
+from glagen.ir.tuned import GIVEN_KERNELS, SHARED, SHARING, Heads, Tuned, merged, power
+from glagen.schedule.tiles import WIDE, gated_sides
+
+DTYPE = torch.bfloat16
+COLUMNS = (32, 64, 128, 256, 512)  # in a tile: few for more programs, many for less done again in each of them
+WARPS = (2, 4, 8)
+TURNS, WALKING = ((1, 1), (2, 8)), ((2, 1), (3, 1))  # stages, and chunks in turn: loads of the next need a second stage
+FEWEST, MOST = 2, 128  # numbers of a tile that a thread holds
+
+Table = tuple[Tuned, ...]
+
+
+def tile(kernel: Kernel, workload: Workload) -> tuple[int, int]:
+    """Columns of K and V in a tile, by the rule."""
+    K, V = kernel.tiles.bfloat16
+    return min(K, power(workload.K)), min(V, power(workload.V))
+
+
+def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: torch.device) -> Table:
+    """Configurations worth trying: tiles no wider than the heads, which threads can hold. They have no times yet."""
+    like = configuration(planned, kernel.name, workload, device)
+    keys, values = (sorted({min(size, extent) for size in COLUMNS}) for extent in (like.K, like.V))
+    found = itertools.product(
+        [like.K] if "i" in kernel.whole else keys,
+        values if "j" in kernel.owned or kernel.looped == "j" else values[:1],
+        WARPS,
+        WALKING if kernel.scans else TURNS,
+    )
+    return tuple(
+        replace(like, block_K=key, block_V=value, warps=warps, stages=stages, run=run)
+        for key, value, warps, (stages, run) in found
+        if FEWEST <= key * value / (32 * warps) <= MOST
+    )
+
+
+def scores_apart(planned: Schedule, workload: Workload, device: torch.device) -> Tuned:
+    """What has a kernel of their own make the scores, as the rule would."""
+    return replace(configuration(planned, "scores", workload, device), block_K=64, block_V=16)
+
+
+def operands_shared(planned: Schedule, workload: Workload, device: torch.device) -> Table:
+    """What has kernels of the backward be given what two others make once for all of them, as the rule would."""
+    like = replace(configuration(planned, "", workload, device), block_K=32, block_V=32)
+    return tuple(replace(like, kernel=name) for name in (*SHARED, *SHARING))
+
+
+def walks_given(planned: Schedule, workload: Workload, device: torch.device) -> Table:
+    """What has walks on chip be given their operands, as the rule would; where there are gates, also chunks of twice as
+    many steps, with scores made apart and a walk for their states."""
+    chunk = planned.chunk * (2 if planned.program.gates else 1)
+    like = replace(scores_apart(planned, workload, device), chunk=chunk)
+    walk = replace(like, kernel="states", block_V=min(WIDE, like.V), stages=3)
+    on_chip = [replace(like, kernel=name, block_K=like.K, block_V=64, stages=2) for name in GIVEN_KERNELS]
+    return merged(on_chip, [like, walk] if chunk > planned.chunk else [])
+
+
+def configuration(planned: Schedule, kernel: str, workload: Workload, device: torch.device) -> Tuned:
+    """One of a kernel, for heads like those of a workload, by nobody measured."""
+    major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
+    heads: Heads = (major, str(DTYPE).removeprefix("torch."), power(workload.K), power(workload.V))
+    chunk = planned.chunk * (2 if heads in planned.doubled else 1)
+    architecture, dtype, K, V = heads
+    like = {"architecture": architecture, "gates": gated_sides(planned.program), "chunk": chunk, "kernel": kernel}
+    place = {"workload": str(workload), "device": _described(device)}
+    tile = {"block_K": K, "block_V": V, "warps": 4, "stages": 1, "run": 1}
+    return Tuned(**like, dtype=dtype, K=K, V=V, **tile, rule=0.0, measured=0.0, **place)  # type: ignore[arg-type]
+
+
+def _described(device: torch.device) -> str:
+    import triton
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    return f"{name}, torch {torch.__version__}, Triton {triton.__version__}"
