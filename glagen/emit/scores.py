@@ -1,4 +1,5 @@
-"""Scores that a kernel of their own makes, for heads where that was measured to be faster; and what else it makes."""
+"""What kernels make for others: scores, for heads where that was measured to be faster, what else walks are given, and
+what kernels of a backward share."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from glagen.ir.kernel import WALKS, Kernel, Line, Load, Scan
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import (
-    ADJOINT_GIVEN,
     CROWDED,
     GIVEN,
     GIVEN_BACK,
@@ -173,17 +172,14 @@ def _kernels(
         build(program, covers, reads, outputs, ()),
         build(program, covers, replace(fused, save_states=True), outputs, ends),
     ]
-    backward = [build(program, covers, adjoint, (), adjoints)]
-    given = [build(program, covers, replace(adjoint, name=ADJOINT_GIVEN, own=both), (), adjoints)] if shares else []
+    chunkwise: list[tuple[Shape, tuple[Goal, ...], tuple[str, ...]]] = [(adjoint, (), adjoints)]
     for axis, other, name in (("i", "j", "key_gradients"), ("j", "i", "value_gradients")):
         goals = gradient_goals(program, axis)
         if goals:
             side = {"i": "key", "j": "value"}[axis]
             doc = f"One chunk's gradients on the {side} side, from the state at its start and its gradient at the end."
-            shape = Shape(name, doc, (axis,), other, reduces_heads=True)
-            backward.append(build(program, covers, shape, goals, ()))
-            if shares:
-                given.append(build(program, covers, replace(shape, name=f"{name}_given", own=(axis,)), goals, ()))
+            chunkwise.append((Shape(name, doc, (axis,), other, reduces_heads=True), goals, ()))
+    backward = [build(program, covers, *one) for one in chunkwise]
     goals = gradient_goals(program, "j")
     if _walks_back_on_chip(program, goals, _adds_by_wgmma(program, covers, forward[-1])):
         doc = "Gradients of the values of a sequence, walking back; the state's gradient stays on chip."
@@ -191,7 +187,9 @@ def _kernels(
         walk = for_mild_gates(build(program, covers, fused, goals, adjoints))
         if gated_sides(program) in ("", "s") or _adds_by_wgmma(program, covers, walk):
             backward.append(walk)
-    backward += _with_makers(program, covers, given) if given else []
+    if shares:
+        given = [build(program, covers, _given(shape), goals, carries) for shape, goals, carries in chunkwise]
+        backward += _with_makers(program, covers, given)
     made = (
         _sums(program, covers, "sums", forward),
         forward,
@@ -211,6 +209,12 @@ def _with_scores(
     own = {k.name for k in kernels if k.whole and maker.runs_twice}
     takers = {k.name for k in kernels if "j" in k.owned and k.name not in WALKS and not k.given} - own
     return maker, *(made_apart(k, apart) if k.name in takers else k for k in kernels)
+
+
+def _given(shape: Shape) -> Shape:
+    """That of a kernel that does the same, and is given all but what needs a state or all columns that it owns."""
+    doc = f"{shape.doc} What it multiplies is given."
+    return replace(shape, name=f"{shape.name}_given", doc=doc, own=shape.owned)
 
 
 def _with_makers(program: ChunkProgram, covers: dict[str, Cover], given: list[Kernel]) -> list[Kernel]:
