@@ -35,11 +35,12 @@ from glagen.schedule.turn import single_lines
 
 
 def apart(
-    lines: list[Line], scans: Iterable[Scan], stores: Iterable[Store], own: tuple[str, ...]
+    lines: list[Line], scans: Iterable[Scan], stores: Iterable[Store], own: tuple[str, ...], numbers: bool
 ) -> tuple[list[Line], tuple[Operand, ...]]:
     """The lines that a kernel is left with, and the tiles that it is given: what the others write, and these read.
 
-    `own`: what works on all of these columns it does itself, and all that needs a state it carries or loads.
+    `own`: what works on all of these columns it does itself, and all that needs a state it carries or loads. `numbers`:
+    and numbers a step that are made of no tile with columns, where it uses them.
 
     Requires: definitions before uses.
     """
@@ -55,15 +56,15 @@ def apart(
         used = [n for line in left for n in read(line)] + [n for scan in scans for n in scan.reads]
         used += [store.tile for store in stores]
         given = [name for name in dict.fromkeys(used) if name in made and name not in late]
-        numbers = {name for name in given if _is_of_steps(name, lines)}
-        if not numbers:
+        of_steps = {name for name in given if numbers and _is_of_steps(name, lines)}
+        if not of_steps:
             return left, tuple(Operand(name, made[name]) for name in given)
-        late |= numbers
-        kept += [n for n, line in enumerate(lines) if numbers & set(written(line))]
+        late |= of_steps
+        kept += [n for n, line in enumerate(lines) if of_steps & set(written(line))]
 
 
 def _is_of_steps(name: str, lines: list[Line]) -> bool:
-    """Is it a number a step, made of no tile with columns? Such is made at once where it is used."""
+    """Is it a number a step, made of no tile with columns?"""
     makers = [line for line in lines if name in written(line)]
     return all(isinstance(x, Assign) and x.axes == ("t",) and axes_used(x) <= {"t", "s"} for x in makers)
 

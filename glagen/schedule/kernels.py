@@ -119,7 +119,7 @@ def build(
     )
     carried = {scan.tile for scan in scans}
     lines = of_exact(lines) if shape.given and not shape.whole else lines
-    lines, given = apart(lines, scans, stores, shape.own) if shape.given else (lines, ())
+    lines, given = apart(lines, scans, stores, shape.own, not shape.whole) if shape.given else (lines, ())
     if shape.exact:
         lines = exact(lines)
     elif operands:

@@ -228,17 +228,18 @@ def _with_makers(program: ChunkProgram, covers: dict[str, Cover], given: list[Ke
     made = []
     for name, axis, what in sides:
         shape = Shape(name, doc.format(what), (), axis, makes_sums=True, exact=True)
+        operands = tuple(x for x in _given_tiles(given) if axis in x.indices)
         goals = tuple(Goal(x.name, (x,)) for x in scores(program, of_gradients=axis == "j"))
-        made.append(build(program, covers, shape, goals, (), _operands(given, axis)))
+        made.append(build(program, covers, shape, goals, (), operands))
     there = {store.target for kernel in made for store in kernel.stores}
     whole = all({"t", *kernel.owned} <= set(store.axes) for kernel in given for store in kernel.stores)
     return [*made, *given] if whole and there >= {n.removesuffix("_T") for k in given for n in k.given} else []
 
 
-def _operands(kernels: Iterable[Kernel], axis: str) -> tuple[Operand, ...]:
-    """What these kernels are given that has key or value columns, as it lies in memory."""
+def _given_tiles(kernels: Iterable[Kernel]) -> list[Operand]:
+    """What these kernels are given but matrices, as it lies in memory."""
     axes = {x.name: x.axes for k in kernels for x in k.lines if isinstance(x, Load) and x.name in k.given}
-    return tuple(Operand(n, tuple(a for a in "tij" if a in axes[n])) for n in axes if axis in axes[n])
+    return [Operand(n, tuple(a for a in "tij" if a in axes[n])) for n in axes if "s" not in axes[n]]
 
 
 def _with_operands(
@@ -258,7 +259,7 @@ def _with_operands(
             program, covers, back, gradient_goals(program, "j"), tuple(s.adjoint for s in program.states)
         ),
     }
-    maker = _maker(program, covers, apart, _operands(walks.values(), "i"))
+    maker = _maker(program, covers, apart, tuple(_given_tiles(walks.values())))
     found = [maker if k.name == maker.name else k for k in kernels]
     return tuple(x for k in found for x in ((k, walks[k.name]) if k.name in walks else (k,)))
 
