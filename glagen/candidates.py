@@ -74,8 +74,8 @@ def configuration(planned: Schedule, kernel: str, workload: Workload, device: to
     architecture, dtype, K, V = heads
     like = {"architecture": architecture, "gates": gated_sides(planned.program), "chunk": chunk, "kernel": kernel}
     place = {"workload": str(workload), "device": _described(device)}
-    tile = {"block_K": K, "block_V": V, "warps": 4, "stages": 1, "run": 1}
-    return Tuned(**like, dtype=dtype, K=K, V=V, **tile, rule=0.0, measured=0.0, **place)  # type: ignore[arg-type]
+    whole = {"block_K": K, "block_V": V, "warps": 4, "stages": 1, "run": 1}
+    return Tuned(**like, dtype=dtype, K=K, V=V, **whole, rule=0.0, measured=0.0, **place)  # type: ignore[arg-type]
 
 
 def _described(device: torch.device) -> str:

@@ -20,13 +20,7 @@ from glagen.emit.launch import (
     walk_back_arguments,
 )
 from glagen.emit.memory import EXTENT, Tensor
-from glagen.emit.scores import (
-    operand_names,
-    operands_call,
-    shared_call,
-    shared_notes,
-    walk_operands,
-)
+from glagen.emit.scores import operand_names, operands_call, shared_call, shared_notes, walk_operands
 from glagen.emit.walks import pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram

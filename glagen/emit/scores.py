@@ -43,9 +43,7 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
         return [_shared(program, kernels[role], steps) for role in SHARED if role in kernels]
     text = kernels["scores"]
     no_more = dict.fromkeys(text["kernel"].given, "None")  # all else is right at once
-    rows, told = _rows(steps)
-    tensors = _tensors(text["kernel"].stores, rows)
-    tensors += [(name, ["slots", "M", "1"], "torch.int8") for name in noted(text)]
+    told, tensors = _with_notes(text, steps)
     passes = [({}, "[:1]"), (no_more, "[1:]")] if text["kernel"].runs_twice else [({}, "")]
     names = operand_names(kernels) | {"walks": "None"}
     launches = [start(program, text, names | less, read="strong.shape[1]", passes=which) for less, which in passes]
@@ -71,9 +69,7 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
 
 def _shared(program: ChunkProgram, text: KernelText, steps: str) -> str:
     """The function that makes what kernels of the backward are given, on one side."""
-    rows, told = _rows(steps)
-    tensors = _tensors(text["kernel"].stores, rows)
-    tensors += [(name, ["slots", "M", "1"], "torch.int8") for name in noted(text)]
+    told, tensors = _with_notes(text, steps)
     lines = [
         f"def {_shared_head(program, text)}:",
         f'    """{text["doc"]}"""',
@@ -128,6 +124,13 @@ def operand_names(kernels: dict[str, KernelText]) -> dict[str, str]:
 def _rows(steps: str) -> tuple[str, list[str]]:
     """What to call a chunk's steps, and the line that says how many they are if that depends on the heads."""
     return ("CHUNK", []) if steps == "CHUNK" else ("chunk", [f"chunk = {steps}"])
+
+
+def _with_notes(text: KernelText, steps: str) -> tuple[list[str], list[tuple[str, list[str], str]]]:
+    """The line that says how many steps a chunk has; what is stored of each, and notes of its gates."""
+    rows, told = _rows(steps)
+    notes = [(name, ["slots", "M", "1"], "torch.int8") for name in noted(text)]
+    return told, _tensors(text["kernel"].stores, rows) + notes
 
 
 def _tensors(stores: tuple[Store, ...] | list[Store], rows: str) -> list[tuple[str, list[str], str]]:

@@ -17,11 +17,8 @@ DTYPES = ("bfloat16", "float16", "float32")
 # The kernels that keep a state on chip, or its gradient, and are given what others make (see schedule/given.py).
 GIVEN_KERNELS = GIVEN, GIVEN_BACK = "fused_given", "fused_given_value_gradients"
 # Kernels of the backward that are given what two others make once for all of them: of keys, and of values.
-SHARING = ADJOINT_GIVEN, KEYS_GIVEN, VALUES_GIVEN = (
-    "adjoint_states_given",
-    "key_gradients_given",
-    "value_gradients_given",
-)
+ADJOINT_GIVEN, KEYS_GIVEN = "adjoint_states_given", "key_gradients_given"
+SHARING = ADJOINT_GIVEN, KEYS_GIVEN, "value_gradients_given"
 SHARED = KEY_OPERANDS, VALUE_OPERANDS = "key_operands", "value_operands"
 CROWDED = "fused_crowded"  # the kernel `fused`, where it stores no states and multiprocessors have two programs each
 Heads = tuple[int, str, int, int]  # the major compute capability, the type of the inputs; K and V, powers of two
