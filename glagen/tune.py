@@ -36,7 +36,7 @@ from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
 from glagen.regimes import REGIMES, Case, draw
-from glagen.schedule.tiles import FASTER_FUSED, GIVEN_TILES, WIDE, has_room
+from glagen.schedule.tiles import FASTER_FUSED, GIVEN_TILES, WIDE, gated_sides, has_room
 from glagen.verify import Results, reference_results, verify
 
 PRECISION = "bf16"
@@ -64,7 +64,7 @@ def tune(
     for workload in workloads:
         walks = walks_given(planned, workload, device)
         other = _planned(source, walks)
-        doubles = workload.K > WIDE and bool(other.doubled)
+        doubles = bool(other.doubled) and (workload.K > WIDE or gated_sides(planned.program) == "s")
         fits = GIVEN_TILES.bfloat16[0] >= workload.K and GIVEN in {k.name for k in other.kernels}
         with TemporaryDirectory() as folder:
             case = Case(2, CHUNKS * planned.chunk * (2 if doubles else 1) + 5, HEADS, workload.K, workload.V)

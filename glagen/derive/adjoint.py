@@ -166,7 +166,8 @@ def _contract(bwd: _Backward, statement: Contract) -> None:
     pairs.append((statement.out, dout))
     for decay in statement.decays:
         upper, lower = _carriers(decay, pairs)
-        bwd.crossings.setdefault(decay.gate, []).append(Crossing(decay, upper, lower))
+        rows = _rows(decay, pairs[:2]) if upper and lower else None
+        bwd.crossings.setdefault(decay.gate, []).append(Crossing(decay, upper, lower, rows=rows))
 
 
 def _natural(indices: tuple[str, ...]) -> tuple[str, ...]:
@@ -190,6 +191,13 @@ def _carriers(decay: Decay, pairs: list[Pair]) -> tuple[Pair | None, Pair | None
         return min(serving, key=lambda p: len(p[0].indices))
 
     return carrier(decay.upper), carrier(decay.lower)
+
+
+def _rows(decay: Decay, pairs: list[Pair]) -> tuple[Pair, Pair] | None:
+    """The operands that have the one row and the other, if each has one, with the gate's axes."""
+    ends = (decay.upper.at, decay.lower.at)
+    found = [[p for p in pairs if {end, *decay.axes} <= set(p[0].indices)] for end in ends]
+    return (found[0][0], found[1][0]) if [len(x) for x in found] == [1, 1] and found[0] != found[1] else None
 
 
 def _carry(bwd: _Backward, statement: Carry) -> None:

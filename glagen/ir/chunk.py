@@ -103,13 +103,15 @@ class Crossing:
 
     `upper` and `lower` are pairs (value, its adjoint along this path alone) whose product, summed over indices other
     than the endpoint's row and the gate's axes, is the derivative by the exponent; an interval from the chunk's start
-    has no `lower`, one to its end no `upper`, the whole chunk has `upper` without a row.
+    has no `lower`, one to its end no `upper`, the whole chunk has `upper` without a row. `rows`: between two rows, a
+    pair with the one that reads and one with that which writes, for sums over all paths of a row.
     """
 
     decay: Decay
     upper: tuple[Operand, Operand] | None
     lower: tuple[Operand, Operand] | None
     factors: tuple[Decay, ...] = ()  # decays the pair still lacks (whole-chunk intervals)
+    rows: tuple[tuple[Operand, Operand], tuple[Operand, Operand]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,6 @@ def inputs_of(statement: Statement) -> tuple[str, ...]:
         case Carry(carried=carried, decays=decays, added=added):
             names = [carried.name, *(d.gate for d in decays), *(a.name for a in added)]
         case GateGradient(gate=gate, crossings=crossings):
-            pairs = [p for c in crossings for p in (c.upper, c.lower) if p]
+            pairs = [p for c in crossings for p in (c.upper, c.lower, *(c.rows or ())) if p]
             names = [gate, *(o.name for pair in pairs for o in pair)]
     return tuple(dict.fromkeys(names))

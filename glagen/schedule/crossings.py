@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from glagen.ir.chunk import Crossing, GateGradient, Operand
 from glagen.ir.expr import Expr, apply, plus, times
 from glagen.ir.kernel import Assign, RowSum
@@ -13,7 +15,8 @@ def gate_gradient(work: Workspace, statement: GateGradient) -> None:
     """Sum what crosses each step: later reads, earlier writes, everything for the whole chunk, pairs within it.
 
     Each sum has only the paths that do cross the step, so none takes back what it added, as differences of sums over
-    all later steps would: a closed gate next to an open one keeps its relative precision.
+    all later steps would: a closed gate next to an open one keeps its relative precision. (For scalar gates beside
+    inputs of 16 bits, see `_by_rows`.)
     """
     axes = statement.out.indices
     gate = statement.gate
@@ -31,6 +34,7 @@ def gate_gradient(work: Workspace, statement: GateGradient) -> None:
             sums[select].append(product(work, crossing.upper, axes, f"{gate}_path_{n}"))
         elif crossing.lower:
             sums["before"].append(product(work, crossing.lower, axes, f"{gate}_path_{n}"))
+    by_rows = _by_rows(work, statement, total, sums["before"])
     for crossing, n in inner:
         total += inner_crossing(work, statement, crossing, n, sums["before"])
     for select, paths in sums.items():
@@ -40,7 +44,57 @@ def gate_gradient(work: Workspace, statement: GateGradient) -> None:
             source, summed = f"{gate}_paths_{select}", f"d{gate}_{select}"
             work.emit(Assign(source, axes, plus(*paths)), RowSum(summed, axes, Operand(source, axes), select))
             total.append(tile(summed, *axes))
-    work.emit(Assign(statement.out.name, axes, plus(*dict.fromkeys(total))))
+    work.emit(Assign(statement.out.name, axes, plus(*dict.fromkeys(total)), mild=by_rows))
+
+
+def _by_rows(work: Workspace, statement: GateGradient, total: list[Expr], before: list[Expr]) -> Expr | None:
+    """The same as a difference, where that is as good: what this step and later ones read, less what they write; with
+    `total`, that of paths across the whole chunk, and those from writes `before` a step that leave it.
+
+    What cancels are products of the same tiles, but for the last digits of float32: of 16-bit inputs, less than what is
+    cut off. It takes neither scores nor sums of pairs. (H200, Triton 3.6.0, bf16, simple_gla's key gradients: B4 T4096
+    H64 K=V=128 1.20 -> 1.10 ms, B16 T2048 H4 K128 V256 0.28 -> 0.22 ms; in chunks of 64 steps the others spill.)
+    """
+    gate, crossings = statement.gate, statement.crossings
+    inner = [crossing for crossing in crossings if crossing.upper and crossing.lower]
+    if not work.by_rows or not inner or not all(crossing.rows for crossing in inner):
+        return None
+    read: dict[tuple[str, Operand], list[Operand]] = {}
+    written: dict[Operand, list[Operand]] = {}
+    for crossing in crossings:
+        upper, lower = crossing.rows or (crossing.upper, crossing.lower)
+        if upper and not crossing.factors:
+            select = "after" if crossing.decay.upper.before else "from"
+            read.setdefault((select, upper[0]), []).append(upper[1])
+        if lower:
+            written.setdefault(lower[0], []).append(lower[1])
+    if any(work.looped in operand.indices for operand in (*(x for _, x in read), *written)):
+        return None
+    sums: dict[str, list[Expr]] = {"from": [], "after": []}
+    names = (f"{gate}_path_{n}" for n in itertools.count(len(crossings)))
+    for (select, operand), parts in read.items():
+        sums[select].append(_row_paths(work, operand, parts, next(names)))
+    for operand, parts in written.items():
+        sums["from"].append(apply("neg", _row_paths(work, operand, parts, next(names))))
+    found = list(total)
+    for select, paths in sums.items():
+        if paths:
+            source, summed = f"{gate}_rows_{select}", f"d{gate}_rows_{select}"
+            work.emit(Assign(source, ("t",), plus(*paths)), RowSum(summed, ("t",), Operand(source, ("t",)), select))
+            found.append(tile(summed, "t"))
+    if before:
+        left = f"{gate}_rows_kept"
+        work.emit(Assign(left, (), plus(*before), over=("t",)))
+        found.append(tile(left))
+    return plus(*found)
+
+
+def _row_paths(work: Workspace, operand: Operand, parts: list[Operand], name: str) -> Expr:
+    """All that a row of an operand adds to paths: it times the sum of its gradients."""
+    plain, numbers = bare(work, operand)
+    over = tuple(a for a in axes_of(natural(plain)) if a != "t")
+    work.emit(Assign(name, ("t",), times(natural(plain), plus(*map(natural, parts))), over=over))
+    return times(tile(name, "t"), *numbers)
 
 
 def product(work: Workspace, pair: tuple[Operand, Operand], axes: tuple[str, ...], name: str) -> Expr:

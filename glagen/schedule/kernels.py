@@ -7,8 +7,9 @@ from fractions import Fraction
 
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs_of
-from glagen.ir.expr import Expr, plus, ref
+from glagen.ir.expr import Expr, plus, ref, refs
 from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, Tiles, read, written
+from glagen.ir.recurrence import Recurrence
 from glagen.schedule.covers import Cover, reach
 from glagen.schedule.given import apart, exact, of_exact
 from glagen.schedule.joint import joined
@@ -102,8 +103,16 @@ def build(
     forward = shape.name in FORWARD
     all_turned = bool(shape.whole) and not shape.given and gated_sides(program) not in STATES_TURNED
     by_columns = all_turned or (bool(shape.whole) and shape.given)
+    by_rows = gated_sides(program) == "s" and not needs_exact_states(program.recurrence)
     lowering = Lowering(
-        program, covers, shape.looped, statements, turned=all_turned, by_columns=by_columns, causal=forward
+        program,
+        covers,
+        shape.looped,
+        statements,
+        turned=all_turned,
+        by_columns=by_columns,
+        causal=forward,
+        by_rows=by_rows,
     )
     lines: list[Line] = lightened(lowering.run(), forward, bool(shape.whole))
     stores = []
@@ -168,6 +177,18 @@ def wants_wgmma(program: ChunkProgram, covers: dict[str, Cover]) -> bool:
     where covers are one product if gates are mild."""
     alike = not program.recurrence.part_of and gated_sides(program) in STATES_TURNED
     return alike and all(cover.finds_depth for cover in covers.values()) and chunk_of(program) < WGMMA_ROWS
+
+
+def needs_exact_states(recurrence: Recurrence) -> bool:
+    """Must chunk states, and what is added to them, keep their digits?
+
+    Where a gate depends on a parameter, whose gradient is a sum over all steps: what the rounding of a state adds to
+    the gradient of a chunk's gates is alike in all of its steps, so that it grows in such a sum. And where reads of
+    several states are combined, for what cancels between them.
+    """
+    parameters = {d.name for d in recurrence.declarations if d.kind == "parameter"}
+    logs = [gate.log for state in recurrence.states for gate in state.gates]
+    return bool(recurrence.part_of) or any(r.name in parameters for log in logs for r in refs(log))
 
 
 def _judges(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Judge, ...]:

@@ -62,6 +62,7 @@ class Lowering(Workspace):
         decay = crossing.decay
         if not decay.axes:
             self._upright |= {o.name for o in crossing.upper}
+            self.alike |= {part.name for _, part in crossing.rows or ()} if self.by_rows else set()
             return
         made = {s.out.name for s in self.statements if isinstance(s, Contract) and s.order}
         for pair in (crossing.upper, crossing.lower):
@@ -211,12 +212,16 @@ class Lowering(Workspace):
             name = decayed
         # the smaller tile has its own numbers where it is the right operand, and the matrix lies in memory
         rows, numbers = (rows, ()) if self.by_columns and not self.turned else bare(self, rows)
-        if numbers:
+        out = natural(statement.out)
+        on_result = numbers if out.name in self.alike else ()
+        plain = f"{out.name}_unscaled" if on_result else out.name
+        if numbers and not on_result:
             scaled = self.unique(("scaled", name, numbers), f"{name}_scaled")
             if scaled not in self.known:
                 self.known[scaled] = scaled
                 self.emit(Assign(scaled, axes, times(tile(name, *axes), *numbers)))
             name = scaled
-        out = natural(statement.out)
         out_axes = tuple(index.axis for index in out.indices)
-        self.emit(Dot(out.name, out_axes, Operand(name, axes), rows, wide=True))  # type: ignore[arg-type]
+        self.emit(Dot(plain, out_axes, Operand(name, axes), rows, wide=True))  # type: ignore[arg-type]
+        if on_result:
+            self.emit(Assign(out.name, out_axes, times(tile(plain, *out_axes), *on_result)))

@@ -8,10 +8,8 @@ from dataclasses import replace
 
 from glagen.errors import UnprovableError
 from glagen.ir.chunk import Carry, ChunkProgram, Operand, inputs_of
-from glagen.ir.expr import refs
 from glagen.ir.invariants import require_sound
 from glagen.ir.kernel import WALKS, Kernel, Line, Load, Scan
-from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import (
     CROWDED,
@@ -26,7 +24,17 @@ from glagen.schedule.apart import made_apart, scores
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.given import has_lefts_in_memory
-from glagen.schedule.kernels import Goal, Shape, build, gradient_goals, needed, order_twin, scan_of, wants_wgmma
+from glagen.schedule.kernels import (
+    Goal,
+    Shape,
+    build,
+    gradient_goals,
+    needed,
+    needs_exact_states,
+    order_twin,
+    scan_of,
+    wants_wgmma,
+)
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import for_mild_gates
 from glagen.schedule.partial import local_sums
@@ -55,7 +63,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     shares = _may_share(program) and any(x.kernel in SHARING for x in table)
     apart = scores(program) if any(x.kernel in ("scores", GIVEN) for x in table) else ()
     kernels = _kernels(program, covers, apart, shares)
-    doubles = _may_double(covers, kernels)
+    doubles = _may_double(program, covers, kernels)
     measured = _measured(table, chunk, doubles)
     alone = "V" not in gated_sides(program)  # for gates on values, no operand is without these columns
     may_give = alone and (doubles or not program.gates)
@@ -65,7 +73,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     adding = {kernel.name for kernel in kernels if _adds_by_wgmma(program, covers, kernel)}
     by_wgmma = bool(adding)
     faster_fused = _faster_fused(program, by_wgmma)
-    exact = _needs_exact_states(program.recurrence)
+    exact = needs_exact_states(program.recurrence)
     by_columns = bool({"K", "V"} & set(gated_sides(program)))
     # TMA is faster beside gates with columns; beside a scalar gate or none it is not
     walks = {x.kernel for x in measured if x.kernel in WALKS} if by_columns and not exact else set()
@@ -98,7 +106,7 @@ def _alike(program: ChunkProgram, chunk: int, options: Options) -> tuple[Tuned, 
     alike = tuple(x for x in table if x.gates == gated_sides(program) and x.chunk in chunks)
     if program.recurrence.part_of:
         return ()
-    if _needs_exact_states(program.recurrence):
+    if needs_exact_states(program.recurrence):
         return tuple(x for x in alike if x.kernel not in WALKS)
     return alike
 
@@ -113,29 +121,19 @@ def _may_share(program: ChunkProgram) -> bool:
     """May what kernels of the backward multiply be made once for all? Where all of it has gates (see given.py), and is
     exact enough in 16 bits."""
     both = {"K", "V"} <= set(gated_sides(program))
-    return both and not program.recurrence.part_of and not _needs_exact_states(program.recurrence)
+    return both and not program.recurrence.part_of and not needs_exact_states(program.recurrence)
 
 
-def _may_double(covers: dict[str, Cover], kernels: tuple[Kernel, ...]) -> bool:
+def _may_double(program: ChunkProgram, covers: dict[str, Cover], kernels: tuple[Kernel, ...]) -> bool:
     """May chunks have twice as many steps for some heads?
 
     If the same blocks serve, and tiles of as many rows leave threads room. (H100, Triton 3.6.0, bf16, B8 T2048 H4 K256
     V512, forward and backward: gla 1.40 ms for 1.67; with gates made of logits 2.11 for 2.04, with a bonus for the own
     step 2.86 for 2.33.)
     """
+    if gated_sides(program) == "s":
+        return not needs_exact_states(program.recurrence)
     return all(cover.finds_depth for cover in covers.values()) and any(has_room(k) for k in kernels)
-
-
-def _needs_exact_states(recurrence: Recurrence) -> bool:
-    """Must chunk states, and what is added to them, keep their digits?
-
-    Where a gate depends on a parameter, whose gradient is a sum over all steps: what the rounding of a state adds to
-    the gradient of a chunk's gates is alike in all of its steps, so that it grows in such a sum. And where reads of
-    several states are combined, for what cancels between them.
-    """
-    parameters = {d.name for d in recurrence.declarations if d.kind == "parameter"}
-    logs = [gate.log for state in recurrence.states for gate in state.gates]
-    return bool(recurrence.part_of) or any(r.name in parameters for log in logs for r in refs(log))
 
 
 def _covers(program: ChunkProgram, chunk: int, options: Options) -> dict[str, Cover]:
@@ -279,7 +277,7 @@ def _walks_back_on_chip(program: ChunkProgram, goals: tuple[Goal, ...], by_wgmma
     added to the gradients of the state is exact enough in 16 bits, and each value has a gradient of its own. (Gates of
     values have such a kernel read states as well, for which it has no registers. H200, bf16, gla_kv, B4 T4096 H64
     K=V=128: 2.8 ms for 2.7; B32 T2048 H16 K=V=64: 0.90 ms for 0.82.)"""
-    sides, exact = gated_sides(program), _needs_exact_states(program.recurrence)
+    sides, exact = gated_sides(program), needs_exact_states(program.recurrence)
     alone = all({"t", "j"} <= set(part.indices) for goal in goals for part in goal.parts)
     return bool(goals) and (sides in ("", "s") or (by_wgmma and "V" not in sides)) and alone and not exact
 

@@ -71,6 +71,8 @@ class Workspace:
     turned: bool = False  # what dots make with value columns is to have those first (see turn.py)
     by_columns: bool = False  # tiles with value columns are smaller: a program has a block of those, and all of keys
     causal: bool = False  # no bit of what a row reads may depend on later rows
+    alike: set[str] = field(default_factory=set)  # products of one matrix, which is to be rounded in one way for all
+    by_rows: bool = False  # gradients of gates may be differences of sums over all paths of a row (see crossings.py)
 
     def emit(self, *lines: Line) -> None:
         self.lines.extend(lines)

@@ -78,6 +78,18 @@ def test_every_decay_of_the_forward_is_crossed_once(program):
     assert sorted(map(str, crossed)) == sorted(str(d) for d in used if d.gate in gates)
 
 
+def test_a_path_between_two_steps_is_found_by_either(program):
+    """Each a factor of the product that has the decay, with what the adjoint of that product gives for it."""
+    made = {s.out.name: s for s in program.backward}
+    for gradient in (s for s in program.backward if isinstance(s, GateGradient)):
+        for crossing in gradient.crossings:
+            between = crossing.upper is not None and crossing.lower is not None
+            assert crossing.rows is None if not between else crossing.rows or crossing.decay.axes
+            for (value, part), end in zip(crossing.rows or (), ("t", "s"), strict=False):
+                assert end in value.indices and value.indices == part.indices
+                assert crossing.decay in made[part.name].decays
+
+
 def test_the_backward_has_the_adjoints_of_the_forward(program):
     """Two contractions for each contraction, with the same decays; a carry the other way for each carry."""
     forward = [s for s in program.forward if isinstance(s, Contract)]

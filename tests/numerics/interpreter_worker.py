@@ -145,8 +145,8 @@ def main(name: str) -> int:
         return told([carried(pieces, reverse) for pieces in (1, 2, 8, 9, 16, 20) for reverse in (False, True)])
     if name == "apart":
         return told([row for spec in APART for row in with_scores_apart(spec)])
-    if name == "doubled":
-        return told(in_chunks_twice_as_long("gla"))
+    if name.startswith("doubled "):
+        return told(in_chunks_twice_as_long(name.removeprefix("doubled ")))
     if name == "given":
         rows, heads = [], (20, 24)
         bonus = " + tanh(sum(i, q[t,i] * k[t,i])) * v[t,j]"  # sums over columns have a kernel of their own as well

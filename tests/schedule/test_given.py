@@ -10,6 +10,7 @@ from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import GIVEN, GIVEN_BACK, GIVEN_KERNELS, SHARED, SHARING
 from glagen.pipeline import plan
 from glagen.schedule.given import has_lefts_in_memory
+from glagen.schedule.tiles import WGMMA_ROWS
 from glagen.schedule.turn import single_lines
 from tests.numerics.helpers import document_of, operands_shared, spec_text, twice_as_long, walks_given
 
@@ -103,9 +104,22 @@ def test_walks_of_fewer_rows_than_wgmma_has_are_given_nothing():
     assert isinstance(found, Schedule) and not {*GIVEN_KERNELS} & {kernel.name for kernel in found.kernels}
 
 
-@pytest.mark.parametrize("name", ["rwkv6", "hgrn2", "gla_sigmoid", "gla_v", "simple_gla", "retnet"])
+@pytest.mark.parametrize("name", ["rwkv6", "hgrn2", "gla_sigmoid", "gla_v", "mamba2"])
 def test_no_walk_is_given_operands_where_chunks_have_no_more_steps(name):
     assert not {*GIVEN_KERNELS} & {kernel.name for kernel in planned(spec_text(name)).kernels}
+
+
+@pytest.mark.parametrize("name", ["simple_gla", "retnet", "lightning_attn"])
+def test_with_scalar_gates_walks_are_given_scores_and_numbers_a_step(name):
+    """In chunks of as many rows as wgmma has; keys and queries are read as they lie."""
+    found = planned(spec_text(name))
+    kernels = {kernel.name: kernel for kernel in found.kernels}
+    assert found.doubled and 2 * found.chunk == WGMMA_ROWS
+    for kernel in (kernels[name] for name in GIVEN_KERNELS):
+        numbers = {"gate_from_start", "gate_to_end", "gate_whole"}
+        assert {given.removesuffix("_T") for given in kernel.given} == {"scores", *numbers}
+        assert kernel.name in found.from_shared and has_lefts_in_memory(kernel)
+    assert not kernels["scores"].runs_twice and not kernels["scores"].judges
 
 
 @pytest.fixture(scope="module")

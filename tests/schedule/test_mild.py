@@ -28,7 +28,8 @@ def functions(expr) -> set[str]:
 def test_kernels_that_run_once_do_all_work(name):
     for kernel in plan_of(name, "guarded").kernels:
         if not kernel.runs_twice:
-            assert not [x for x in assigns(kernel) if x.mild is not None]
+            less = [x for x in assigns(kernel) if x.mild is not None]
+            assert all(x.name == "dgate" and x.axes == ("t",) for x in less), "see test_crossings.py"
             assert not [x for x in single(kernel) if isinstance(x, RowSum) and x.spared]
 
 
