@@ -40,8 +40,8 @@ class Assign:
     `rounded`: "narrow" or "wide", the type of dot operands it is kept in (see Dot), so that other uses see what the
     dots saw. `guarded`: rows and columns outside the tensor are set to zero, which the expression would not give.
     `mild`: what is as good, and less work, beside inputs of 16 bits, in a run that only counts for mild gates if there
-    are others (see `Depth`); instead of a sum, the least of it. `still_mild`: sums of log gates, and how low they may be
-    for the run that counts for strong gates to take that as well: where gates were mild, both then give the same bits.
+    are others (see `Depth`); instead of a sum, the least of it. `still_mild`: sums of log gates, and how low they may
+    be for the run that counts for strong gates to take that as well: where gates were mild, both give the same bits.
     `least`: not the sum over `over`, but the least.
     """
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from glagen.ir.chunk import Operand
 from glagen.ir.expr import Apply, Expr, Ref, apply, number, plus, ref, times
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Kernel, Line, RowSum, Store, read
 from glagen.ir.schedule import SLACK
@@ -25,7 +26,7 @@ def lightened(lines: list[Line], causal: bool, walks: bool) -> list[Line]:
     gates; `walks`: they keep states on chip."""
     for depth in [line for line in lines if isinstance(line, Depth)]:
         gate = depth.source.name
-        lines = _with_paths_from_start(lines, gate)
+        lines = _by_rows(_with_paths_from_start(lines, gate), gate)
         sums = (x for x in (*_anchored(lines, gate), *lines) if isinstance(x, RowSum))
         since = next((x for x in sums if x.name == f"log_{gate}_since"), None)
         whole = next((x for x in lines if isinstance(x, Assign) and x.name == f"log_{gate}_whole"), None)
@@ -99,6 +100,39 @@ def _with_paths_from_start(lines: list[Line], gate: str) -> list[Line]:
         return x
 
     return [line(x) for x in lines]
+
+
+def _by_rows(lines: list[Line], gate: str) -> list[Line]:
+    """A gate's gradient with one sum over rows for two: what later steps read, less what they write that leaves the
+    chunk; and all of that. (H200, bf16, B4 T4096 H64 K=V=128, ms, gradients of keys: gla 1.19 -> 1.15, gla_kv 1.28 ->
+    1.19, and of its values 1.24 -> 1.15.)"""
+    sums = {x.name: x for x in lines if isinstance(x, RowSum)}
+    later, earlier = sums.get(f"d{gate}_from"), sums.get(f"d{gate}_before")
+    if later is None or earlier is None:
+        return lines
+    total = next(x for x in lines if isinstance(x, Assign) and {later.name, earlier.name} <= set(read(x)))
+    axes, both = later.axes, [tile(x.name, *x.axes) for x in (later, earlier)]
+    reads, writes = (tile(x.source.name, *x.axes) for x in (later, earlier))
+    rows, summed, left = f"{gate}_rows_from", f"d{gate}_rows_from", f"{gate}_rows_kept"
+    kept = tuple(axis for axis in axes if axis != "t")
+    mild = _terms(total.expr if total.mild is None else total.mild)
+    if not all(x in mild for x in both):
+        return lines
+    less = plus(*(x for x in mild if x not in both), tile(summed, *axes), tile(left, *kept))
+    made: list[Line] = [
+        Assign(rows, axes, apply("sub", reads, writes)),
+        RowSum(summed, axes, Operand(rows, axes), "from"),
+        Assign(left, kept, writes, over=("t",)),
+        replace(total, mild=less),
+    ]
+    return [y for x in lines for y in (made if x is total else [x])]
+
+
+def _terms(total: Expr) -> list[Expr]:
+    """What a sum is the sum of."""
+    if isinstance(total, Apply) and total.function == "add":
+        return [term for x in total.args for term in _terms(x)]
+    return [total]
 
 
 def _without(total: Expr, none: set[str]) -> Expr:

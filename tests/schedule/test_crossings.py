@@ -1,10 +1,11 @@
-"""Gradients of scalar gates: as differences of sums over rows, beside inputs of 16 bits."""
+"""Gradients of gates as differences of sums over rows, beside inputs of 16 bits."""
 
 from __future__ import annotations
 
 import pytest
 
-from glagen.ir.kernel import Assign, Dot, Kernel, read
+from glagen.ir.expr import refs
+from glagen.ir.kernel import Assign, Dot, Kernel, RowSum, read
 from glagen.ir.schedule import Options, Schedule
 from glagen.pipeline import plan
 from glagen.schedule.order import pruned
@@ -41,11 +42,23 @@ def test_what_cancels_is_rounded_once():
     assert dots["dquery_intra"].x.name == dots["dk_intra_unscaled"].x.name == "dscores_decayed"
 
 
-@pytest.mark.parametrize("name", ["gla", "mamba2", "rwkv6", "mlstm"])
-def test_other_gates_take_back_nothing(name):
-    """Vectors, whose products are rounded apart; those of parameters, whose gradients add up over all steps; and states
-    whose reads are combined."""
+@pytest.mark.parametrize("name", ["mamba2", "mlstm", "retnet"])
+def test_other_scalar_gates_take_back_nothing(name):
+    """Those of parameters, whose gradients add up over all steps; and of states whose reads are combined."""
     found = plan(document_of(spec_text(name)), Options(tuned=()))
     schedules = [found] if isinstance(found, Schedule) else list(found.parts)
     lines = [x for s in schedules for k in s.kernels for x in k.lines if isinstance(x, Assign)]
     assert lines and not any("_rows_" in name for x in lines for name in read(x))
+
+
+@pytest.mark.parametrize(("name", "kernel"), [("gla", "key_gradients"), ("gla_v", "value_gradients")])
+def test_a_vector_takes_back_what_leaves_a_chunk_if_it_is_mild(name, kernel):
+    """One sum over rows for two; where gates are strong, each path has its own."""
+    found = plan(document_of(spec_text(name)), Options(tuned=()))
+    assert isinstance(found, Schedule)
+    lines = next(k for k in found.kernels if k.name == kernel).lines
+    sums = {x.name for x in lines if isinstance(x, RowSum)}
+    line = next(x for x in lines if isinstance(x, Assign) and x.mild is not None and "_rows_from" in str(read(x)))
+    exact, mild = ({r.name for r in refs(x)} & sums for x in (line.expr, line.mild))
+    assert {n.rpartition("_")[2] for n in exact} == {"from", "before"} and {"rows" in n for n in mild} == {True}
+    assert len(exact) == 2 and len(mild) == 1
