@@ -129,7 +129,7 @@ def _may_double(program: ChunkProgram, covers: dict[str, Cover], kernels: tuple[
 
     If the same blocks serve, and tiles of as many rows leave threads room. (H100, Triton 3.6.0, bf16, B8 T2048 H4 K256
     V512, forward and backward: gla 1.40 ms for 1.67; with gates made of logits 2.11 for 2.04, with a bonus for the own
-    step 2.86 for 2.33.)
+    step 2.86 for 2.33.) With scalar gates there are no blocks, and tiles are as those without gates.
     """
     if gated_sides(program) == "s":
         return not needs_exact_states(program.recurrence)
