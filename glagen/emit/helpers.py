@@ -87,18 +87,14 @@ def _dot_in_two(x, y, PRECISION: tl.constexpr):
 ''',
     "_column_sums": '''
 @_jit
-def _column_sums(x, weights, STORED: tl.constexpr):
-    """tl.sum(x, axis=0) of products of tiles that were STORED so; of rows times `weights`, unless None. Of bfloat16 by
-    a dot, which has them where other dots read these tiles, while tl.sum would have threads weigh them, and bring them
-    into another order first."""
+def _column_sums(x, STORED: tl.constexpr):
+    """tl.sum(x, axis=0) of products of tiles that were STORED so. Of bfloat16 by a dot, which has them where other dots
+    read these tiles, while tl.sum would have threads bring them into another order first."""
     if STORED == BFLOAT16:
-        if weights is None:
-            rows = tl.full([16, x.shape[0]], 1.0, BFLOAT16)
-        else:
-            rows = tl.broadcast_to(weights.to(BFLOAT16)[None, :], [16, x.shape[0]])
-        total = tl.max(tl.dot(rows, x.to(BFLOAT16)), axis=0)  # which are alike
+        alike = tl.dot(tl.full([16, x.shape[0]], 1.0, BFLOAT16), x.to(BFLOAT16))  # in each of 16 rows
+        total = tl.max(alike, axis=0)
     else:
-        total = tl.sum(x if weights is None else x * weights[:, None], axis=0)
+        total = tl.sum(x, axis=0)
     return total
 ''',
     "_row_products": '''
