@@ -72,6 +72,24 @@ equations:
 )
 
 # Gates on keys, where both operands are computed of what a chunk adds: to the state, and to its gradient.
+# Gates on keys that have no steps of their own, and that come of a parameter and of inputs.
+PARAMETER_GATES = tuple(
+    f"""\
+name: {name}
+inputs:
+  q: [t, i]
+  k: [t, i]
+  v: [t, j]
+  w: {{axes: [i], kind: parameter, domain: "[-6, 0]"}}
+  x: [t, i]
+state: S[i, j]
+equations:
+  - S[t,i,j] = exp(w[i]){gate} * S[t-1,i,j] + k[t,i] * v[t,j]
+  - o[t,j] = sum(i, q[t,i] * sigmoid(x[t,i]) * S[t,i,j])
+"""
+    for name, gate in (("of_parameters", ""), ("of_both", " * sigmoid(x[t,i])"))
+)
+
 COMPUTED_VALUES, COMPUTED_GRADIENTS = (
     f"""\
 name: {name}

@@ -148,11 +148,12 @@ def _without(total: Expr, none: set[str]) -> Expr:
 
 
 def _of_one_step(line: Line, gate: str, bounded: Expr | None) -> Line:
-    """A gate without its bound, and its derivative, in which that bound does not matter."""
+    """A gate without its bound, if it is given as a tile of its own, and its derivative, in which that bound does not
+    matter, if it is no sum over steps, as that of a parameter."""
     match line:
         case Assign(name=name, expr=Apply(function="clamp", args=(Ref() as given,))) if name == gate:
-            return replace(line, mild=given)
-        case Assign(expr=Apply(function="mul", args=(x, Apply(function="unclamped", args=(given,))))) if (
+            return replace(line, mild=given) if tuple(x.axis for x in given.indices) == line.axes else line
+        case Assign(expr=Apply(function="mul", args=(x, Apply(function="unclamped", args=(given,)))), over=()) if (
             bounded == apply("clamp", given)
         ):
             return replace(line, mild=x)

@@ -158,6 +158,8 @@ def main(name: str) -> int:
         return told(rows)
     if name == "shared":
         return told(where_operands_are_shared("gla_kv"))
+    if name == "parameter_gates":
+        return told([row for text in strategies.PARAMETER_GATES for row in of_parameter_gates(text)])
     if name == "waiting":
         texts = strategies.COMPUTED_VALUES, strategies.COMPUTED_GRADIENTS
         return told([row for text in texts for row in where_states_wait(text)])
@@ -394,6 +396,17 @@ def where_states_wait(text: str) -> list[dict]:
     cut_in_pieces(module)
     given = {"cases": [Case(2, 70, 2, 20, 24)], "precisions": ["fp32", "fp16"], "regimes": ["strong"]}
     rows += verify(document, module, invariants=False, **given).to_dict()["rows"]
+    return [{"spec": document.name, **row} for row in rows]
+
+
+def of_parameter_gates(text: str) -> list[dict]:
+    """The rows of a spec with such gates, mild and strong, in memory and on chip."""
+    document, module, rows = document_of(text), compiled(text), []
+    given = {"cases": [Case(2, 40, 2, 20, 24)], "precisions": ["fp32", "fp16"], "regimes": ["mild", "strong"]}
+    for few in (0, 1):
+        module._multiprocessors = lambda few=few: few
+        forget_runs(module)
+        rows += verify(document, module, invariants=False, **given).to_dict()["rows"]
     return [{"spec": document.name, **row} for row in rows]
 
 

@@ -67,6 +67,12 @@ def test_states_that_wait():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_gates_of_parameters():
+    """Beside inputs of 16 bits as well, where gates are mild."""
+    result = _worker("parameter_gates")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_numbers_that_multiply_keys_and_queries():
     """Where each goes behind a product, the two must not be taken for each other."""
     result = _worker("numbers")

@@ -6,8 +6,12 @@ import pytest
 
 from glagen.ir.expr import Apply, Ref, refs
 from glagen.ir.kernel import FORWARD, Assign, Blocks, Depth, Kernel, Loop, RowSum, Store, read, written
+from glagen.ir.schedule import Options, Schedule
+from glagen.pipeline import plan
 from glagen.schedule.mild import unguarded
+from tests import strategies
 from tests.mutation.judge import SPECS, plan_of
+from tests.numerics.helpers import document_of
 
 
 def single(kernel: Kernel) -> list:
@@ -22,6 +26,18 @@ def functions(expr) -> set[str]:
     if not isinstance(expr, Apply):
         return set()
     return {expr.function}.union(*(functions(x) for x in expr.args))
+
+
+@pytest.mark.parametrize("text", strategies.PARAMETER_GATES)
+def test_gates_of_parameters_are_tiles_and_sums(text):
+    """A run for mild gates has the least of what is summed for the chunk's sum alone, and tiles where others have."""
+    found = plan(document_of(text), Options(tuned=()))
+    assert isinstance(found, Schedule)
+    lines = [x for kernel in found.kernels for x in assigns(kernel) if x.mild is not None]
+    assert {x.name for x in lines if x.over} <= {"log_gate_k_whole"}
+    axes = [{i.axis for r in refs(x.mild) for i in r.indices} for x in lines if x.name == "gate_k"]
+    assert axes == [] or axes == [{"t", "i"}] * len(axes)
+    assert any(x.name == "dw" for kernel in found.kernels for x in assigns(kernel))
 
 
 @pytest.mark.parametrize("name", SPECS)
