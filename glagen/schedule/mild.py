@@ -137,14 +137,7 @@ def _terms(total: Expr) -> list[Expr]:
 
 def _without(total: Expr, none: set[str]) -> Expr:
     """A sum without those of its terms that are zero."""
-    match total:
-        case Apply(function="add", args=(x, Ref(name=name))) if name in none:
-            return _without(x, none)
-        case Apply(function="add", args=(Ref(name=name), x)) if name in none:
-            return _without(x, none)
-        case Apply(function="add", args=(x, y)):
-            return apply("add", _without(x, none), _without(y, none))
-    return total
+    return plus(*(x for x in _terms(total) if not isinstance(x, Ref) or x.name not in none))
 
 
 def _of_one_step(line: Line, gate: str, bounded: Expr | None) -> Line:
