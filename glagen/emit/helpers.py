@@ -87,14 +87,20 @@ def _dot_in_two(x, y, PRECISION: tl.constexpr):
 ''',
     "_column_sums": '''
 @_jit
-def _column_sums(x, STORED: tl.constexpr):
-    """tl.sum(x, axis=0) of products of tiles that were STORED so. Of bfloat16 by a dot, which has them where other dots
-    read these tiles, while tl.sum would have threads bring them into another order first."""
-    if STORED == BFLOAT16:
+def _column_sums(x, weights, STORED: tl.constexpr):
+    """tl.sum(x, axis=0) of products of tiles that were STORED so; of rows times `weights`, unless None. Of bfloat16 by
+    a dot, which has them where other dots read these tiles, while tl.sum would have threads weigh them, and bring them
+    into another order first; weights in two terms."""
+    if STORED == BFLOAT16 and weights is None:
         alike = tl.dot(tl.full([16, x.shape[0]], 1.0, BFLOAT16), x.to(BFLOAT16))  # in each of 16 rows
         total = tl.max(alike, axis=0)
+    elif STORED == BFLOAT16:
+        near = weights.to(BFLOAT16)
+        rest = (weights - near.to(tl.float32)).to(BFLOAT16)
+        terms = tl.where(tl.arange(0, 16)[:, None] % 2 == 0, near[None, :], rest[None, :])  # eight rows of each
+        total = tl.sum(tl.dot(terms, x.to(BFLOAT16)), axis=0) * 0.125
     else:
-        total = tl.sum(x, axis=0)
+        total = tl.sum(x if weights is None else x * weights[:, None], axis=0)
     return total
 ''',
     "_row_products": '''

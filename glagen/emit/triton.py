@@ -9,6 +9,7 @@ from glagen.emit.blocks import IN_TRITON, opening_text
 from glagen.emit.lines import full_axes, summed_positions
 from glagen.emit.memory import BOUND, EXTENT, shape
 from glagen.emit.pointwise import TRITON, Writer, spread_triton
+from glagen.emit.states import weighed
 from glagen.emit.stores import KernelStores
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
@@ -250,7 +251,8 @@ class KernelPrinter(KernelStores):
             return f"tl.min({value}, axis={positions[0]})"
         tiles = {r.name for r in refs(line.expr) if len(r.indices) == 2}
         if len(tiles) == 2 and tiles <= self.states:
-            return self._sum_of_states(line, value, axes)
+            product, weights = weighed(line)
+            return self._sum_of_states(line, self.writer.write(product, axes), weights, axes)
         if self.has_same_bits and len(axes) == 2 and line.over in (("i",), ("j",)):
             rows = f"{value}, tl.full({shape(axes)}, 1.0, {self.real})"
             match line.expr:

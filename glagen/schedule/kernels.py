@@ -114,12 +114,13 @@ def build(
         causal=forward,
         by_rows=by_rows,
     )
-    lines: list[Line] = lightened(lowering.run(), forward, bool(shape.whole))
+    lines: list[Line] = lowering.run()
     stores = []
     for goal in goals:
         tile_name, extra = _summed(goal)
         lines += extra
         stores.append(Store(goal.target, tile_name, goal.parts[0].indices))
+    lines = lightened(lines, forward, bool(shape.whole))
     stores += [Store(x.name, x.name, x.indices) for x in operands]
     scans = tuple(
         scan_of(program, s, lowering.updates[s.out.name], s.carried.name if shape.save_states else None)

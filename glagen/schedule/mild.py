@@ -10,11 +10,11 @@ inputs is in shift.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import Apply, Expr, Ref, apply, number, plus, ref, times
-from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Kernel, Line, RowSum, Store, read
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Kernel, Line, RowSum, Store, read, written
 from glagen.ir.schedule import SLACK
 from glagen.schedule.covers import reach
 from glagen.schedule.shift import halved, shifted
@@ -26,13 +26,14 @@ def lightened(lines: list[Line], causal: bool, walks: bool) -> list[Line]:
     gates; `walks`: they keep states on chip."""
     for depth in [line for line in lines if isinstance(line, Depth)]:
         gate = depth.source.name
-        lines = _by_rows(_with_paths_from_start(lines, gate), gate)
+        lines = _with_paths_from_start(lines, gate)
         sums = (x for x in (*_anchored(lines, gate), *lines) if isinstance(x, RowSum))
         since = next((x for x in sums if x.name == f"log_{gate}_since"), None)
         whole = next((x for x in lines if isinstance(x, Assign) and x.name == f"log_{gate}_whole"), None)
         bounded = next((x.expr for x in lines if isinstance(x, Assign) and x.name == gate), None)
         lines = [_of_one_step(x, gate, bounded) for x in lines]
         if since is None:
+            lines = _by_rows(lines, gate)
             continue
         lines = [_unlimited(x, since) if isinstance(x, Blocks) and _is_anchored(x, gate) else x for x in lines]
         limit: Expr | None = number(SLACK - depth.limit)
@@ -43,6 +44,9 @@ def lightened(lines: list[Line], causal: bool, walks: bool) -> list[Line]:
         if whole is not None:
             growth, limit = _growth(lines, gate), limit if causal else None
             lines = [_of_all_steps(x, since, whole, growth, rest, limit) for x in lines]
+        halves = rest == f"{gate}_half"
+        by_anchor = _by_anchor(lines, gate, tile(rest, *since.axes[1:])) if halves else None
+        lines = _by_rows(lines, gate) if by_anchor is None else by_anchor
     return lines
 
 
@@ -126,6 +130,114 @@ def _by_rows(lines: list[Line], gate: str) -> list[Line]:
         replace(total, mild=less),
     ]
     return [y for x in lines for y in (made if x is total else [x])]
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """Gradients on one side of a gate's paths: `part` within the chunk, `outer` beyond it, both without their decays,
+    of which they have `anchor` in common; `sum_` is what the part adds to, `decayed` the outer one with its decays, and
+    `rows` what they are multiplied with for the gate."""
+
+    sum_: Assign
+    anchor: Ref
+    part: Ref
+    outer: Ref
+    decayed: str
+    rows: Ref
+    sign: int
+
+    @property
+    def both(self) -> Ref:
+        return tile(f"{self.sum_.name}_anchored", *self.sum_.axes)
+
+
+def _halves(lines: list[Line], gate: str) -> list[_Half]:
+    """Reads and writes, where a block that is the chunk has both and each has one path beyond it."""
+    body = _anchored(lines, gate)
+    paths = {x.name: x.expr for x in body if isinstance(x, Assign)}
+    found = []
+    for x in body:
+        match x:
+            case Assign(name=name, expr=Apply(function="mul", args=(Ref() as anchor, Ref() as part)), accumulate=True):
+                path = paths.get(f"{name}_paths_anchored")
+                sign = -1 if isinstance(path, Apply) and path.function == "neg" else 1
+                product = path.args[0] if isinstance(path, Apply) and sign < 0 else path
+                side = {"down": "from_start", "up": "to_end"}[anchor.name.removeprefix(f"{gate}_").partition("_")[0]]
+                outer = [
+                    (y.name, u)
+                    for y in lines
+                    if isinstance(y, Assign) and isinstance(y.expr, Apply) and y.expr.function == "mul"
+                    for u, d in [y.expr.args]
+                    if isinstance(u, Ref) and isinstance(d, Ref) and d.name.startswith(f"{gate}_{side}")
+                    if u.name == f"{y.name}_undecayed" and y.axes == x.axes
+                ]
+                if len(outer) == 1 and isinstance(product, Apply) and isinstance(product.args[0], Ref):
+                    found.append(_Half(x, anchor, part, outer[0][1], outer[0][0], product.args[0], sign))
+    return found
+
+
+def _by_anchor(lines: list[Line], gate: str, half: Ref) -> list[Line] | None:
+    """Gradients within the chunk and beyond it with their common factor last, and those of the gate by both: what later
+    steps read, less what they write, and all of that which leaves the chunk. None where there is more to a gradient."""
+    halves = {h.sign: h for h in _halves(lines, gate)}
+    sums = {x.name: x for x in lines if isinstance(x, RowSum)}
+    later, earlier = sums.get(f"d{gate}_from"), sums.get(f"d{gate}_before")
+    blocks = [x for x in lines if isinstance(x, Blocks) and _is_anchored(x, gate)]
+    if later is None or earlier is None or len(halves) != 2 or len(blocks) != 1:
+        return None
+    whole = [h for h in halves.values() if _is_summed_alone(lines, h, {later.source.name, earlier.source.name})]
+    reads, writes = halves[1], halves[-1]
+    rows = Assign(
+        f"{gate}_rows_anchored",
+        later.axes,
+        apply("sub", times(reads.rows, reads.both), times(writes.rows, writes.both)),
+    )
+    made: list[BlockLine] = [
+        *(Assign(h.both.name, h.sum_.axes, plus(h.part, times(h.outer, half))) for h in halves.values()),
+        rows,
+    ]
+    kept = tuple(axis for axis in later.axes if axis != "t")
+    left = Assign(f"{gate}_rows_kept", kept, times(writes.rows, writes.outer), over=("t",))
+    summed = RowSum(f"d{gate}_rows_from", later.axes, Operand(rows.name, later.axes), "from")
+    changed: list[Line] = []
+    for x in lines:
+        if isinstance(x, Blocks) and _is_anchored(x, gate):
+            body = [y for y in x.body if y not in [h.sum_ for h in whole]]
+            ends = [replace(h.sum_, mild=times(h.anchor, h.both)) for h in whole]
+            x = replace(x, body=(*body, *made, *ends))
+        elif isinstance(x, Assign) and {later.name, earlier.name} <= set(read(x)):
+            mild = _terms(x.expr if x.mild is None else x.mild)
+            terms = [y for y in mild if not isinstance(y, Ref) or y.name not in (later.name, earlier.name)]
+            changed += [summed, left]
+            x = replace(x, mild=plus(*terms, tile(summed.name, *later.axes), times(tile(left.name, *kept), half)))
+        elif isinstance(x, Assign):
+            for h in whole:
+                if {h.sum_.name, h.decayed} <= {y.name for y in _terms(x.expr) if isinstance(y, Ref)}:
+                    x = replace(x, mild=_without(x.expr, {h.decayed}))
+        changed.append(x)
+    return _after(changed, {h.outer.name for h in halves.values()}, gate)
+
+
+def _is_summed_alone(lines: list[Line], half: _Half, paths: set[str]) -> bool:
+    """Does nothing read what is within the chunk, or beyond it, but their sum, and the gate's paths?"""
+    for x in lines:
+        if isinstance(x, Blocks) or x.name in paths:
+            continue
+        used = {half.sum_.name, half.decayed} & set(read(x))
+        terms = (
+            {y.name for y in _terms(x.expr) if isinstance(y, Ref)} if isinstance(x, Assign) and not x.over else set()
+        )
+        if used and not {half.sum_.name, half.decayed} <= terms:
+            return False
+    return True
+
+
+def _after(lines: list[Line], names: set[str], gate: str) -> list[Line]:
+    """The same lines, with a gate's blocks after what defines these, for one of them reads it: in their order."""
+    blocks = [x for x in lines if isinstance(x, Blocks) and x.gate == gate]
+    others = [x for x in lines if x not in blocks]
+    last = max(n for n, x in enumerate(others) if names & set(written(x)))
+    return [*others[: last + 1], *blocks, *others[last + 1 :]]
 
 
 def _terms(total: Expr) -> list[Expr]:
