@@ -46,7 +46,8 @@ class Built:
     """A kernel compiled for a target.
 
     `spills` in bytes of local memory a thread; `mma` lists tensor-core opcodes; `fused` counts additions
-    of what another thread has that a multiplication is fused with; `from_registers` wgmma with an operand in registers.
+    of what another thread has that a multiplication is fused with; `from_registers` wgmma with an operand in registers;
+    `waits`: may be launched while the kernel before it ends.
     """
 
     kernel: str
@@ -60,6 +61,7 @@ class Built:
     mma: tuple[str, ...]
     fused: int
     from_registers: int
+    waits: bool
 
     @property
     def fits(self) -> bool:
@@ -150,6 +152,16 @@ def _pretend(module: ModuleType, capability: int) -> Iterator[None]:
     module._wgmma_is_sound.cache_clear()
 
 
+def _aimed_at(gpu: Any) -> Any:
+    """Kernels that ask for the GPU are told this one, meanwhile."""
+
+    def current_target() -> Any:
+        return gpu
+
+    current_target.__triton_builtin__ = True  # type: ignore[attr-defined]
+    return mock.patch("triton.language.target_info.current_target", current_target)
+
+
 def _compile(module: ModuleType, call: Launch, gpu: Any, dtype: torch.dtype, K: int, V: int) -> Built:
     import triton
     from triton.compiler import ASTSource
@@ -173,7 +185,8 @@ def _compile(module: ModuleType, call: Launch, gpu: Any, dtype: torch.dtype, K: 
             signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
     source = ASTSource(kernel, signature, constants, attributes)
     limit = SHARED_MEMORY[gpu.arch] if gpu.backend == "cuda" else LDS
-    with module._building(module._wgmma_is_sound(kernel.fn.__name__, call.options.get("DOT"))):
+    sound = module._wgmma_is_sound(kernel.fn.__name__, call.options.get("DOT"))
+    with module._building(sound), _aimed_at(gpu):
         compiled = triton.compile(source, target=gpu, options=launch_options)
         while compiled.metadata.shared > limit and launch_options.get("num_stages", 1) > 1:  # as `_fitting` there does
             launch_options["num_stages"] -= 1
@@ -181,8 +194,9 @@ def _compile(module: ModuleType, call: Launch, gpu: Any, dtype: torch.dtype, K: 
     registers, spills, mma = _machine_code(compiled) if gpu.backend == "cuda" else (0, 0, ())
     shared, ptx = compiled.metadata.shared, compiled.asm.get("ptx", "")
     from_registers = len(re.findall(r"wgmma\.mma_async[^;]*\}, \{", ptx))
+    fused, waits = _fused(ptx), "griddepcontrol.wait" in ptx
     return Built(
-        kernel.fn.__name__, TYPES[dtype], K, V, shared, limit, registers, spills, mma, _fused(ptx), from_registers
+        kernel.fn.__name__, TYPES[dtype], K, V, shared, limit, registers, spills, mma, fused, from_registers, waits
     )
 
 

@@ -22,7 +22,7 @@ WORDS = frozenset(
     reached later begun backward FEW past past_T own own_T decayed decayed_T
     contextvars TMA BY_TMA FAR SHIFTED UNIT LIMIT MOST LEVELS DOUBLED note judged
     operands saved
-    num_warps num_stages num_ctas maxnreg debug arch enable_fp_fusion instrumentation_mode
+    num_warps num_stages num_ctas maxnreg debug arch enable_fp_fusion instrumentation_mode launch_pdl COMPILED
     """.split()  # noqa: SIM905 (a list of words reads better than a hundred strings)
 )
 

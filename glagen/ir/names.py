@@ -24,8 +24,8 @@ def derived_pattern(name: str) -> str | None:
 # Globals of a generated module, besides those that begin with an underscore.
 _GLOBALS = frozenset(
     """
-    F CHUNK FLOOR FROM_SHARED LONG PIECE SHARE TILES TUNED WIDEST BFLOAT16 contextlib contextvars functools math
-    threading
+    F CHUNK COMPILED FLOOR FROM_SHARED LONG PIECE SHARE TILES TUNED WIDEST BFLOAT16 contextlib contextvars functools
+    math threading
     """.split()  # noqa: SIM905
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import re
@@ -14,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.numerics.helpers import generated
+from tests.numerics.helpers import ROOT, SPECS, generated
 
 pytest.importorskip("triton")
 import triton
@@ -83,6 +84,7 @@ def module(monkeypatch):
     monkeypatch.setattr(module, "_wgmma_is_sound", lambda *_: True)
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     monkeypatch.setattr(module.triton.runtime.driver, "_active", Driver)
     return module
 
@@ -153,6 +155,25 @@ def test_kernels_are_built_for_each_configuration(module):
     assert kernel.compiled == [{"STRONG": False, **x} for x in (one, other)]
     given = NUMBERS.data_ptr(), 0.5, 48
     assert kernel.launched == [(n, (5, 1, 1), (*given, K, False), 71) for n, K in ((0, 64), (1, 128), (0, 64))]
+
+
+@pytest.mark.parametrize(("capability", "early"), [((8, 9), {}), ((9, 0), {"launch_pdl": True})])
+def test_from_hopper_on_kernels_are_launched_while_the_one_before_ends(module, monkeypatch, capability, early):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    kernel, passes = Kernel(), ({"STRONG": False}, {"STRONG": True})
+    module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, passes=passes)
+    assert kernel.compiled == [one | {"K": 64} | early for one in passes]
+
+
+@pytest.mark.parametrize("name", [path.stem for path in SPECS])
+def test_kernels_wait_before_they_do_anything(name):
+    """For those before them, among whose last programs they may be launched: to read what these store, and to store
+    where these read."""
+    tree = ast.parse((ROOT / "generated" / f"{name}.py").read_text())
+    kernels = [x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name.endswith("_kernel")]
+    launched = re.findall(r"\b(\w+_kernel)\b", " ".join(ast.unparse(x) for x in tree.body if x not in kernels))
+    assert {x.name for x in kernels} == set(launched)
+    assert {ast.unparse(x.body[1]) for x in kernels} == {"_wait_for_kernels_before()"}
 
 
 def test_programs_of_the_second_pass_look_after_many(module, monkeypatch):
