@@ -26,7 +26,7 @@ from glagen.files import packaged
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import FORWARD, WALKS, Kernel
 from glagen.ir.recurrence import Composite, Recurrence
-from glagen.ir.schedule import FARTHEST, SHIFT, Growth, Schedule
+from glagen.ir.schedule import CLOSED, FARTHEST, LOWEST, SHIFT, Growth, Schedule
 from glagen.ir.tuned import CROWDED
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
@@ -133,7 +133,8 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "helpers": _helpers(text),
         "farthest": float(FARTHEST),
         "shift": SHIFT,
-        "floor": bool(re.search(r"\bFLOOR\b", text)),
+        "lowest": float(LOWEST),
+        "closed": float(CLOSED),
         "kernels": kernels,
         "guarded": any(k.runs_twice for k in schedule.kernels),
         "tiles": [(k.name, k.tiles) for k in schedule.kernels],
@@ -203,6 +204,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "crowds": kernel.name == "fused" and any(x.kernel == CROWDED for x in schedule.tuned),
         "runs_twice": kernel.runs_twice,
         "described": sorted(printer.described),
+        "judged": bool(kernel.judges),
         "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges if kernel.scans],
         "beyond": beyond,
         "nearest": nearest(kernel),
@@ -211,7 +213,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "own_notes": own_notes,
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in words],
         "uses": words
-        & {"WIDE", "FEW", "MILD", "REAL", "SHIFTED", "UNIT", "LIMIT", "MOST", "LEVELS", "blocks_i", "blocks_j"}
+        & {"WIDE", "FEW", "FLOOR", "MILD", "REAL", "SHIFTED", "UNIT", "LIMIT", "MOST", "LEVELS", "blocks_i", "blocks_j"}
         | {f"blocks_{a}" for a in kernel.owned if a not in kernel.whole},
         "body": body,
     }

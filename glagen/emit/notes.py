@@ -25,6 +25,10 @@ class KernelNotes(KernelLoads):
         for judge in self.kernel.judges:
             if (judge.axis == looped) == inside:
                 self._line(f"{judge.least} = tl.minimum({judge.least}, {judge.sums})")
+                if self.kernel.scans and self.kernel.runs_twice and judge.far > judge.limit:
+                    self._line("if PEEK and TERMS == 2:  # where gates close, they will do so more often in some chunk")
+                    closed = f"tl.where(tl.min({judge.gate}) <= FLOOR, -LIMIT, 0.0)"
+                    self._line(f"    {judge.least} = tl.minimum({judge.least}, {closed})")
 
     def _store_notes(self) -> None:
         """After a chunk: what its second run is to know. (A walk stores what it met at its end.)"""

@@ -209,10 +209,10 @@ class KernelPrinter(KernelStores):
             case Apply(function="clamp", args=(Ref(name=name),)) if (
                 name in self.narrow and not line.guarded and self.kernel.runs_twice and len(axes) > 1
             ):
-                given = identifier(name)
                 mask = self._named(f"in_{''.join(axes)}", " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes))
-                # without the mask, Triton moves the comparison behind each dot's copy of the operand
-                value = f"tl.where({mask} & ({given} < FLOOR), FLOOR, {given})"
+                looped = self.kernel.looped
+                late = f"blocks_{looped} > 1" if looped and looped not in axes else "False"
+                value = f"_at_least({identifier(name)}, FLOOR, {mask}, {late})"
                 self.narrow.add(line.name)
             case Apply(function="clamp" | "keep", args=(*_, Ref(name=name))) if (
                 name in self.narrow and not line.guarded
@@ -266,9 +266,6 @@ class KernelPrinter(KernelStores):
     def _mild(self, line: Assign, axes: tuple[str, ...]) -> str:
         """What a tile is beside 16-bit inputs, in a run that counts only where gates are mild; and when that holds."""
         assert line.mild is not None
-        if isinstance(line.mild, Ref) and line.mild.name in self.narrow:  # -inf stays finite in no more than one term
-            name = identifier(line.mild.name)
-            return f"{name} if MILD and {name}.dtype == BFLOAT16"
         value = self._value(line.mild, axes)
         return f"{f'tl.min({value}, axis={summed_positions(line)[0]})' if line.over else value} if MILD"
 

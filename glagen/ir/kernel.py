@@ -198,9 +198,10 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A kernel that walks notes whether it meets gates too strong for one anchor: whether `sums`, a gate's log values
-    summed over a chunk, are ever below -`limit` nats, or -`far` where runs reach further (both less SLACK)."""
+    """A kernel that walks notes whether it meets gates too strong for one anchor: whether `sums`, the log values of
+    `gate` summed over a chunk, are ever below -`limit` nats, or -`far` where runs reach further (both less SLACK)."""
 
+    gate: str
     sums: str
     axis: str
     limit: Fraction

@@ -24,7 +24,7 @@ def derived_pattern(name: str) -> str | None:
 # Globals of a generated module, besides those that begin with an underscore.
 _GLOBALS = frozenset(
     """
-    F CHUNK COMPILED FLOOR FROM_SHARED LONG PIECE SHARE TILES TUNED WIDEST BFLOAT16 contextlib contextvars functools
+    F CHUNK COMPILED FROM_SHARED LONG PIECE SHARE TILES TUNED WIDEST BFLOAT16 contextlib contextvars functools
     math threading
     """.split()  # noqa: SIM905
 )

@@ -14,10 +14,14 @@ COVERS = ("auto", "anchored", "guarded", "subchunk", "bisect")
 
 
 # In nats: how far growths reach at most, beside 16-bit inputs (see schedule/shift.py); and by how much less walks judge
-# (see ir.kernel.Judge), so that sums of other roundings do not find a row strong in a chunk that is not. A gate of -inf
-# has to be beyond both: walks for states clamp it to -128, but what they judge for does not, where gates are mild.
+# (see ir.kernel.Judge), so that sums of other roundings do not find a row strong in a chunk that is not.
 FARTHEST, SLACK = Fraction(126), Fraction(1, 64)
 SHIFT = 92  # the power of two that decays have more, and growths less, in runs that reach so far
+
+# In nats: what a step's log gate is at least. The exponential of LOWEST is 0 in float32, so nothing changes but that
+# -inf stays finite. Under guarded covers, beside 16-bit inputs, it is CLOSED: such a step leaves 4e-8 of what was
+# before, where their digits end at 2e-3 (bfloat16) or 2e-4 (float16), and growths reach over seven of them in a chunk.
+LOWEST, CLOSED = -128, -17
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ def _judges(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Judge, ...
     guarded = [gate for gate in program.gates if gate.name in covers and covers[gate.name].finds_depth]
     limits = [Fraction(covers[gate.name].limit) for gate in guarded]
     return tuple(
-        Judge(f"log_{gate.name}_whole", gate.axes[0], limit, reach(limit))
+        Judge(gate.name, f"log_{gate.name}_whole", gate.axes[0], limit, reach(limit))
         for gate, limit in zip(guarded, limits, strict=True)
     )
 

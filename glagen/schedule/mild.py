@@ -1,11 +1,10 @@
 """Less work for mild gates, in kernels that run once as if all gates were mild, and again where some were not.
 
 The first run takes sequences alone in whose chunks log gates come to no more than a guarded cover's limit in sum. Their
-least sum is then that of the last row, they need no bound from below, decays to the chunk's end are no smaller than one
-growth can make up for, and all anchored paths run from the chunk's start. (H200, bf16, B4 T4096 H64 K=V=128: gla's key
-gradients take 1.36 ms, and 1.73 ms without this.) In forwards, what comes before strong gates is to have the same bits
-in the second run: where another form would give others, that run takes it too. How far growths reach beside 16-bit
-inputs is in shift.py.
+least sum is then that of the last row, decays to the chunk's end are no smaller than one growth can make up for, and
+all anchored paths run from the chunk's start. (H200, bf16, B4 T4096 H64 K=V=128: gla's key gradients take 1.36 ms, and
+1.73 ms without this.) In forwards, what comes before strong gates is to have the same bits in the second run: where
+another form would give others, that run takes it too. How far growths reach beside 16-bit inputs is in shift.py.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def lightened(lines: list[Line], causal: bool, walks: bool) -> list[Line]:
         since = next((x for x in sums if x.name == f"log_{gate}_since"), None)
         whole = next((x for x in lines if isinstance(x, Assign) and x.name == f"log_{gate}_whole"), None)
         bounded = next((x.expr for x in lines if isinstance(x, Assign) and x.name == gate), None)
-        lines = [_of_one_step(x, gate, bounded) for x in lines]
+        lines = [_of_one_step(x, bounded) for x in lines]
         if since is None:
             lines = _by_rows(lines, gate)
             continue
@@ -252,12 +251,10 @@ def _without(total: Expr, none: set[str]) -> Expr:
     return plus(*(x for x in _terms(total) if not isinstance(x, Ref) or x.name not in none))
 
 
-def _of_one_step(line: Line, gate: str, bounded: Expr | None) -> Line:
-    """A gate without its bound, if it is given as a tile of its own, and its derivative, in which that bound does not
-    matter, if it is no sum over steps, as that of a parameter."""
+def _of_one_step(line: Line, bounded: Expr | None) -> Line:
+    """A gate's derivative without its bound, which does not matter there, for nothing passes a gate that is closed; if
+    it is no sum over steps, as that of a parameter."""
     match line:
-        case Assign(name=name, expr=Apply(function="clamp", args=(Ref() as given,))) if name == gate:
-            return replace(line, mild=given) if tuple(x.axis for x in given.indices) == line.axes else line
         case Assign(expr=Apply(function="mul", args=(x, Apply(function="unclamped", args=(given,)))), over=()) if (
             bounded == apply("clamp", given)
         ):

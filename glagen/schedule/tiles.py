@@ -86,9 +86,10 @@ def has_room(kernel: Kernel) -> bool:
 
 
 def _is_multiple(line: Assign) -> bool:
-    """Of one tile, where gates are mild?"""
+    """Of one tile, where gates are mild, or that with its bound?"""
     expr = line.expr if line.mild is None else line.mild
-    return len(_tiles_read(expr)) == 1 and all(x.function == "mul" for x in walk(expr) if isinstance(x, Apply))
+    functions = {x.function for x in walk(expr) if isinstance(x, Apply)}
+    return len(_tiles_read(expr)) == 1 and functions <= {"mul", "clamp"}
 
 
 def _tiles_read(expr: Expr) -> set[str]:
