@@ -90,6 +90,24 @@ equations:
     for name, gate in (("of_parameters", ""), ("of_both", " * sigmoid(x[t,i])"))
 )
 
+# The state is read twice, once beside a gate of the output: gradients of value gates take two loops over blocks then.
+READ_TWICE = """\
+name: read_twice
+inputs:
+  q: [t, i]
+  r: [t, i]
+  k: [t, i]
+  v: [t, j]
+  z: [t, j]
+  gk: {axes: [t, i], domain: "[-inf, 0]"}
+  gv: {axes: [t, j], domain: "[-inf, 0]"}
+state: S[i, j]
+equations:
+  - S[t,i,j] = exp(gk[t,i] + gv[t,j]) * S[t-1,i,j] + k[t,i] * v[t,j]
+  - p[t,j] = sum(i, r[t,i] * S[t,i,j])
+  - o[t,j] = silu(z[t,j]) * sum(i, q[t,i] * S[t,i,j])
+"""
+
 COMPUTED_VALUES, COMPUTED_GRADIENTS = (
     f"""\
 name: {name}

@@ -9,11 +9,12 @@ another form would give others, that run takes it too. How far growths reach bes
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import Apply, Expr, Ref, apply, number, plus, ref, times
-from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Kernel, Line, RowSum, Store, read, written
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Dot, Kernel, Line, RowSum, Store, read, written
 from glagen.ir.schedule import SLACK
 from glagen.schedule.covers import reach
 from glagen.schedule.shift import halved, shifted
@@ -84,11 +85,13 @@ def _growth(lines: list[Line], gate: str) -> Assign | None:
 
 
 def _with_paths_from_start(lines: list[Line], gate: str) -> list[Line]:
-    """Paths within the chunk, for a gate's gradient, summed with those that leave it: all run from its start."""
+    """Paths within the chunk, for a gate's gradient, summed with those that leave it: all run from its start. (But for
+    those of two loops over blocks, of which the second has its own in the first one's tile.)"""
     names = {"leaf_T": f"{gate}_paths_from", "leaf_before_T": f"{gate}_paths_after"}
     there = {x.name for x in lines if isinstance(x, Assign)}
     within = [x for x in _anchored(lines, gate) if isinstance(x, RowSum) and x.select in names]
-    spared = [x for x in within if names[x.select] in there]
+    tiles = Counter(x.source.name for x in within)
+    spared = [x for x in within if names[x.select] in there and tiles[x.source.name] == 1]
     none = {x.name for x in spared} - {x.name for x in within if x not in spared}  # sums of which nothing is left
 
     def line(x: Line) -> Line:
@@ -135,7 +138,8 @@ def _by_rows(lines: list[Line], gate: str) -> list[Line]:
 class _Half:
     """Gradients on one side of a gate's paths: `part` within the chunk, `outer` beyond it, both without their decays,
     of which they have `anchor` in common; `sum_` is what the part adds to, `decayed` the outer one with its decays, and
-    `rows` what they are multiplied with for the gate."""
+    `rows` what they are multiplied with for the gate: `exact`, the outer one, with what is not rounded once more where
+    much is."""
 
     sum_: Assign
     anchor: Ref
@@ -143,22 +147,30 @@ class _Half:
     outer: Ref
     decayed: str
     rows: Ref
+    exact: Expr
     sign: int
 
     @property
     def both(self) -> Ref:
         return tile(f"{self.sum_.name}_anchored", *self.sum_.axes)
 
+    def paths(self, half: Ref) -> Expr:
+        """All paths of the gate on this side."""
+        if self.exact == self.rows:
+            return times(self.rows, self.both)
+        return plus(times(self.rows, self.part), times(times(self.exact, half), self.outer))
+
 
 def _halves(lines: list[Line], gate: str) -> list[_Half]:
     """Reads and writes, where a block that is the chunk has both and each has one path beyond it."""
     body = _anchored(lines, gate)
-    paths = {x.name: x.expr for x in body if isinstance(x, Assign)}
+    made = {x.name: x.expr for x in body if isinstance(x, Assign)}
+    split = {x.name for x in body if isinstance(x, Dot) and x.split}
     found = []
     for x in body:
         match x:
             case Assign(name=name, expr=Apply(function="mul", args=(Ref() as anchor, Ref() as part)), accumulate=True):
-                path = paths.get(f"{name}_paths_anchored")
+                path = made.get(f"{name}_paths_anchored")
                 sign = -1 if isinstance(path, Apply) and path.function == "neg" else 1
                 product = path.args[0] if isinstance(path, Apply) and sign < 0 else path
                 side = {"down": "from_start", "up": "to_end"}[anchor.name.removeprefix(f"{gate}_").partition("_")[0]]
@@ -171,7 +183,9 @@ def _halves(lines: list[Line], gate: str) -> list[_Half]:
                     if u.name == f"{y.name}_undecayed" and y.axes == x.axes
                 ]
                 if len(outer) == 1 and isinstance(product, Apply) and isinstance(product.args[0], Ref):
-                    found.append(_Half(x, anchor, part, outer[0][1], outer[0][0], product.args[0], sign))
+                    rows = product.args[0]
+                    exact = made[rows.name] if part.name in split else rows
+                    found.append(_Half(x, anchor, part, outer[0][1], outer[0][0], rows, exact, sign))
     return found
 
 
@@ -186,17 +200,13 @@ def _by_anchor(lines: list[Line], gate: str, half: Ref) -> list[Line] | None:
         return None
     whole = [h for h in halves.values() if _is_summed_alone(lines, h, {later.source.name, earlier.source.name})]
     reads, writes = halves[1], halves[-1]
-    rows = Assign(
-        f"{gate}_rows_anchored",
-        later.axes,
-        apply("sub", times(reads.rows, reads.both), times(writes.rows, writes.both)),
-    )
+    rows = Assign(f"{gate}_rows_anchored", later.axes, apply("sub", reads.paths(half), writes.paths(half)))
     made: list[BlockLine] = [
         *(Assign(h.both.name, h.sum_.axes, plus(h.part, times(h.outer, half))) for h in halves.values()),
         rows,
     ]
     kept = tuple(axis for axis in later.axes if axis != "t")
-    left = Assign(f"{gate}_rows_kept", kept, times(writes.rows, writes.outer), over=("t",))
+    left = Assign(f"{gate}_rows_kept", kept, times(writes.exact, writes.outer), over=("t",))
     summed = RowSum(f"d{gate}_rows_from", later.axes, Operand(rows.name, later.axes), "from")
     changed: list[Line] = []
     for x in lines:

@@ -63,7 +63,7 @@ PIECES = [(n, 1) for n in ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_
 PIECES += [("gla_kv", 2), ("mamba2", 2)]
 IN_BFLOAT16 = [
     *((n, "reset", Case(2, 70, 2, 16, 16)) for n in ("gla", "gla_v")),
-    ("gla_kv", "strong", Case(2, 80, 2, 32, 32)),
+    *(("gla_kv", "strong", Case(2, *sizes)) for sizes in ((80, 2, 32, 32), (70, 2, 20, 12))),
 ]
 ON_CHIP = [("gla", 2), ("gla_kv", 1), ("gla_v", 1), ("simple_gla", 1)]  # pieces, too
 
@@ -158,8 +158,9 @@ def main(name: str) -> int:
         return told(rows)
     if name == "shared":
         return told(where_operands_are_shared("gla_kv"))
-    if name == "parameter_gates":
-        return told([row for text in strategies.PARAMETER_GATES for row in of_parameter_gates(text)])
+    if name == "mild_runs":
+        texts = *strategies.PARAMETER_GATES, strategies.READ_TWICE
+        return told([row for text in texts for row in in_mild_runs(text)])
     if name == "waiting":
         texts = strategies.COMPUTED_VALUES, strategies.COMPUTED_GRADIENTS
         return told([row for text in texts for row in where_states_wait(text)])
@@ -171,6 +172,7 @@ def main(name: str) -> int:
         test_the_kernels_are_the_recurrence()
         test_chunks_may_have_twice_as_many_steps()
         test_a_backward_may_share_its_operands()
+        test_runs_for_mild_gates_are_the_recurrence()
         return 0
     module = generated(name)
     calls = {n: 0 for n in vars(module) if n.startswith(("_forward_triton", "_backward_triton"))}
@@ -417,8 +419,8 @@ def where_states_wait(text: str) -> list[dict]:
     return [{"spec": document.name, **row} for row in rows]
 
 
-def of_parameter_gates(text: str) -> list[dict]:
-    """The rows of a spec with such gates, mild and strong, in memory and on chip."""
+def in_mild_runs(text: str) -> list[dict]:
+    """The rows of a spec whose gates are mild and strong, in memory and on chip, beside inputs of 16 bits as well."""
     document, module, rows = document_of(text), compiled(text), []
     given = {"cases": [Case(2, 40, 2, 20, 24)], "precisions": ["fp32", "fp16"], "regimes": ["mild", "strong"]}
     for few in (0, 1):
@@ -523,8 +525,8 @@ def of_few_rows(name: str) -> list[dict]:
 
 
 def in_bfloat16(name: str, regime: str, case: Case) -> list[dict]:
-    """The rows of a spec with that type's roundings. Walks for states clamp gates of -inf then, and others need not;
-    beside gates on both sides there is one rounding less in gradients, which would be 4.01e-3 off with it."""
+    """The rows of a spec with that type's roundings. Beside gates on both sides there is one less in gradients, which
+    would be 4.01e-3 off with it: of scores, and of what the gates' own are made of."""
     document, module, bf16 = document_of(spec_text(name)), rounding(name), PRECISIONS["bf16"]
     problem = draw(document, regime, case)
     expected = reference_results(document, problem, CPU)
@@ -649,6 +651,19 @@ def test_a_backward_may_share_its_operands(text, case, regime, seed):
             case = replace(case, T=64)
             cut_in_pieces(module)
         is_the_recurrence(document, module, regime, case, seed)
+
+
+@SOME
+@given(strategies.specs(), SHORT, strategies.regimes, strategies.seeds)
+def test_runs_for_mild_gates_are_the_recurrence(text, case, regime, seed):
+    """In float16, for that of wider inputs there are none; every other time with the state on chip."""
+    document, module = document_of(text), compiled(text)
+    if hasattr(module, "_guarded"):
+        module._multiprocessors = lambda: seed % 2
+        forget_runs(module)
+        given = {"cases": [replace(case, T=max(case.T, 8))], "precisions": ["fp16"], "regimes": [regime]}
+        report = verify(document, module, invariants=False, modes=["saved"], **given)
+        assert report.ok, f"{text}\n{report.failures}"
 
 
 def is_the_recurrence(document: Document, module: ModuleType, regime: str, case: Case, seed: int) -> None:
