@@ -14,7 +14,7 @@ from glagen.emit.forms import launches
 from glagen.emit.helpers import HELPER_NEEDS, TRITON_HELPERS, TWIN_HELPERS
 from glagen.emit.interface import default_lines, interface, lead
 from glagen.emit.memory import BLOCK, BOUND, EXTENT, READS
-from glagen.emit.notes import nearest, notes_by_chunk, what_is_beyond
+from glagen.emit.notes import closes, nearest, notes_by_chunk, what_is_beyond
 from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.scores import operands, scores, walk_operands
 from glagen.emit.step import step
@@ -204,7 +204,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "crowds": kernel.name == "fused" and any(x.kernel == CROWDED for x in schedule.tuned),
         "runs_twice": kernel.runs_twice,
         "described": sorted(printer.described),
-        "judged": bool(kernel.judges),
+        "closes": closes(kernel, program.gates),
         "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges if kernel.scans],
         "beyond": beyond,
         "nearest": nearest(kernel),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from glagen.emit.loads import KernelLoads
 from glagen.emit.memory import BLOCK
+from glagen.ir.chunk import GateInfo
 from glagen.ir.kernel import Depth, Judge, Kernel
 from glagen.ir.schedule import SLACK
 
@@ -53,6 +54,13 @@ def what_is_beyond(kernel: Kernel) -> str:
     if near == most or (kernel.of_gradients and not kernel.runs_twice):
         return f"({most}).to(tl.int8)"
     return f"tl.where({most}, 1, tl.where({near}, 2, 0)).to(tl.int8)"
+
+
+def closes(kernel: Kernel, gates: tuple[GateInfo, ...]) -> bool:
+    """May gates, beside 16-bit inputs, count as more than they are (see CLOSED)? Those under guarded covers, but for
+    gates that gradients are divided by: next to nothing may be much then."""
+    guarded = bool(kernel.judges) or any(isinstance(line, Depth) for line in kernel.lines)
+    return guarded and not any(gate.steep for gate in gates)
 
 
 def nearest(kernel: Kernel) -> float:

@@ -262,13 +262,11 @@ def _without(total: Expr, none: set[str]) -> Expr:
 
 
 def _of_one_step(line: Line, bounded: Expr | None) -> Line:
-    """A gate's derivative without its bound, which does not matter there, for nothing passes a gate that is closed; if
-    it is no sum over steps, as that of a parameter."""
+    """The gradient of a gate that is given, without its bound: next to nothing passes one that is closed. (What a gate
+    is made of may have a slope there that makes much of that.)"""
     match line:
-        case Assign(expr=Apply(function="mul", args=(x, Apply(function="unclamped", args=(given,)))), over=()) if (
-            bounded == apply("clamp", given)
-        ):
-            return replace(line, mild=x)
+        case Assign(expr=Apply(function="mul", args=(Ref() as x, Apply(function="unclamped", args=(Ref() as given,))))):
+            return replace(line, mild=x) if bounded == apply("clamp", given) and not line.over else line
     return line
 
 

@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from glagen.emit.helpers import TRITON_HELPERS
+from glagen.errors import Source
 from glagen.ir.expr import Apply, refs, walk
 from glagen.ir.kernel import Assign, Blocks, Depth, Kernel
 from glagen.ir.schedule import CLOSED, FARTHEST, LOWEST, SHIFT, SLACK
+from glagen.pipeline import compile_spec
 from glagen.schedule.covers import GROWTH_LIMIT
 from tests.mutation.judge import plan_of
+from tests.numerics.helpers import spec_text
 
 GUARDED = ["gla", "gla_v", "gla_kv", "hgrn2", "rwkv6"]
 
@@ -71,6 +74,20 @@ def test_growths_reach_over_seven_closed_gates():
         assert torch.tensor(float(CLOSED)).to(dtype) == CLOSED
         assert math.exp(CLOSED) < 1e-3 * torch.finfo(dtype).eps
     assert math.exp(LOWEST) < 2.0**-149
+
+
+@pytest.mark.parametrize(
+    ("gate", "cover", "floor"),
+    [
+        ("exp(g[t,i])", "[-inf, 0]", f"{float(CLOSED)} if TERMS == 2 else {float(LOWEST)}"),
+        ("exp(g[t,i])", "[-1, 0]", str(float(LOWEST))),  # one growth serves, whatever gates do
+        ("g[t,i]", "(0, 1]", str(float(LOWEST))),  # its gradient is divided by it
+    ],
+)
+def test_gates_are_closed_where_that_is_next_to_nothing(gate, cover, floor):
+    text = spec_text("gla").replace("[-inf, 0]", cover).replace("exp(g[t,i])", gate)
+    source = compile_spec(Source("gla.yaml", text))
+    assert set(re.findall(r"FLOOR: tl.constexpr = (.*?)  #", source)) == {floor}
 
 
 def test_the_certificate_says_how_far_they_reach():
