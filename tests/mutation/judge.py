@@ -40,6 +40,7 @@ CHUNK = 16
 CASE = Case(1, 40, 2, 3, 2)  # two chunks and a half
 SEED = 0
 LIMIT = 1e-6
+KERNELS_IN = ("fp32", "fp16")  # the types of inputs that kernels are judged in
 SURVIVORS = Path(__file__).parent / "survivors.txt"
 
 # The committed specs read after the write; these read before it, where every interval ends a step earlier.
@@ -132,7 +133,9 @@ class Judge:
         self.problems = [draw(self.document, regime, self.case, SEED) for regime in regimes]
         if guarded:
             self.problems[-1] = _stronger(self.problems[-1], self.problems[0])
-        if guarded and self.precision == "fp32":  # steps are no more than in a chunk: kernels make the diagonal apart
+        if (
+            guarded and self.precision in KERNELS_IN
+        ):  # steps are no more than in a chunk: kernels make the diagonal apart
             few = replace(self.case, T=self.schedule.chunk)
             self.problems.append(draw(self.document, "mild", few, SEED))
         self.expected = [reference_results(self.document, problem, CPU) for problem in self.problems]
@@ -163,7 +166,7 @@ class Judge:
         """Of each problem, by number: every result, by name; of kernels in memory, on chip, and on chip both ways."""
         both = f"{self.name}_fused_value_gradients_kernel" in text
         modes = [("saved", False), ("recomputed", False), ("saved", True)][
-            : 2 + both if self.precision == "fp32" else 1
+            : 2 + both if self.precision in KERNELS_IN else 1
         ]
         found = []
         for mode, on_chip in modes:
