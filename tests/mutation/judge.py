@@ -133,9 +133,7 @@ class Judge:
         self.problems = [draw(self.document, regime, self.case, SEED) for regime in regimes]
         if guarded:
             self.problems[-1] = _stronger(self.problems[-1], self.problems[0])
-        if (
-            guarded and self.precision in KERNELS_IN
-        ):  # steps are no more than in a chunk: kernels make the diagonal apart
+        if guarded and self.precision in KERNELS_IN:  # steps that fit into a chunk: kernels make the diagonal apart
             few = replace(self.case, T=self.schedule.chunk)
             self.problems.append(draw(self.document, "mild", few, SEED))
         self.expected = [reference_results(self.document, problem, CPU) for problem in self.problems]

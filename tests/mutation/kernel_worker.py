@@ -23,10 +23,8 @@ from tests.mutation.judge import Judge, chosen, judge_all, label_of, survivors_o
 from tests.mutation.mutants import kernel_mutants
 
 KERNEL_CASE = Case(1, 20, 1, 7, 5)
-LIMITS = {
-    "fp32": 1e-4,
-    "fp16": 5e-2,
-}  # what only runs for mild gates do, beside 16-bit inputs, is wrong by far if it is
+# Runs for mild gates do some things beside 16-bit inputs alone: wrong ones are so by far.
+LIMITS = {"fp32": 1e-4, "fp16": 5e-2}
 
 
 def main(name: str, cover: str, every: str) -> None:
