@@ -112,26 +112,34 @@ def _by_rows(lines: list[Line], gate: str) -> list[Line]:
     """A gate's gradient with one sum over rows for two: what later steps read, less what they write that leaves the
     chunk; and all of that. (H200, bf16, B4 T4096 H64 K=V=128, ms, gradients of keys: gla 1.19 -> 1.15, gla_kv 1.28 ->
     1.19, and of its values 1.24 -> 1.15.)"""
-    sums = {x.name: x for x in lines if isinstance(x, RowSum)}
-    later, earlier = sums.get(f"d{gate}_from"), sums.get(f"d{gate}_before")
-    if later is None or earlier is None:
+    if (found := _summed_over_rows(lines, gate)) is None:
         return lines
-    total = next(x for x in lines if isinstance(x, Assign) and {later.name, earlier.name} <= set(read(x)))
-    axes, both = later.axes, [tile(x.name, *x.axes) for x in (later, earlier)]
+    later, earlier, total, rest = found
+    axes = later.axes
     reads, writes = (tile(x.source.name, *x.axes) for x in (later, earlier))
     rows, summed, left = f"{gate}_rows_from", f"d{gate}_rows_from", f"{gate}_rows_kept"
     kept = tuple(axis for axis in axes if axis != "t")
-    mild = _terms(total.expr if total.mild is None else total.mild)
-    if not all(x in mild for x in both):
-        return lines
-    less = plus(*(x for x in mild if x not in both), tile(summed, *axes), tile(left, *kept))
     made: list[Line] = [
         Assign(rows, axes, apply("sub", reads, writes)),
         RowSum(summed, axes, Operand(rows, axes), "from"),
         Assign(left, kept, writes, over=("t",)),
-        replace(total, mild=less),
+        replace(total, mild=plus(*rest, tile(summed, *axes), tile(left, *kept))),
     ]
     return [y for x in lines for y in (made if x is total else [x])]
+
+
+def _summed_over_rows(lines: list[Line], gate: str) -> tuple[RowSum, RowSum, Assign, list[Expr]] | None:
+    """The sums over rows of what later steps read and of what earlier ones write; the gate's gradient, of which both
+    are terms, and its other terms. None where that is not so."""
+    sums = {x.name: x for x in lines if isinstance(x, RowSum)}
+    later, earlier = sums.get(f"d{gate}_from"), sums.get(f"d{gate}_before")
+    if later is None or earlier is None:
+        return None
+    both = {later.name, earlier.name}
+    total = next(x for x in lines if isinstance(x, Assign) and both <= set(read(x)))
+    terms = _terms(total.expr if total.mild is None else total.mild)
+    rest = [x for x in terms if not isinstance(x, Ref) or x.name not in both]
+    return (later, earlier, total, rest) if len(rest) + len(both) == len(terms) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +201,11 @@ def _by_anchor(lines: list[Line], gate: str, half: Ref) -> list[Line] | None:
     """Gradients within the chunk and beyond it with their common factor last, and those of the gate by both: what later
     steps read, less what they write, and all of that which leaves the chunk. None where there is more to a gradient."""
     halves = {h.sign: h for h in _halves(lines, gate)}
-    sums = {x.name: x for x in lines if isinstance(x, RowSum)}
-    later, earlier = sums.get(f"d{gate}_from"), sums.get(f"d{gate}_before")
+    found = _summed_over_rows(lines, gate)
     blocks = [x for x in lines if isinstance(x, Blocks) and _is_anchored(x, gate)]
-    if later is None or earlier is None or len(halves) != 2 or len(blocks) != 1:
+    if found is None or len(halves) != 2 or len(blocks) != 1:
         return None
+    later, earlier, total, rest = found
     whole = [h for h in halves.values() if _is_summed_alone(lines, h, {later.source.name, earlier.source.name})]
     reads, writes = halves[1], halves[-1]
     rows = Assign(f"{gate}_rows_anchored", later.axes, apply("sub", reads.paths(half), writes.paths(half)))
@@ -214,11 +222,9 @@ def _by_anchor(lines: list[Line], gate: str, half: Ref) -> list[Line] | None:
             body = [y for y in x.body if y not in [h.sum_ for h in whole]]
             ends = [replace(h.sum_, mild=times(h.anchor, h.both)) for h in whole]
             x = replace(x, body=(*body, *made, *ends))
-        elif isinstance(x, Assign) and {later.name, earlier.name} <= set(read(x)):
-            mild = _terms(x.expr if x.mild is None else x.mild)
-            terms = [y for y in mild if not isinstance(y, Ref) or y.name not in (later.name, earlier.name)]
+        elif x is total:
             changed += [summed, left]
-            x = replace(x, mild=plus(*terms, tile(summed.name, *later.axes), times(tile(left.name, *kept), half)))
+            x = replace(total, mild=plus(*rest, tile(summed.name, *later.axes), times(tile(left.name, *kept), half)))
         elif isinstance(x, Assign):
             for h in whole:
                 if {h.sum_.name, h.decayed} <= {y.name for y in _terms(x.expr) if isinstance(y, Ref)}:
