@@ -10,7 +10,7 @@ import torch
 from glagen.bench import Workload
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Schedule
-from glagen.ir.tuned import GIVEN_KERNELS, SHARED, SHARING, Heads, Tuned, merged, power
+from glagen.ir.tuned import ALONE, GIVEN_KERNELS, SHARED, SHARING, Heads, Tuned, merged, power
 from glagen.schedule.tiles import WIDE, gated_sides
 
 DTYPE = torch.bfloat16
@@ -34,7 +34,7 @@ def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: to
     keys, values = (sorted({min(size, extent) for size in COLUMNS}) for extent in (like.K, like.V))
     found = itertools.product(
         [like.K] if "i" in kernel.whole else keys,
-        values if "j" in kernel.owned or kernel.looped == "j" else values[:1],
+        [like.V] if "j" in kernel.whole else values if "j" in (*kernel.owned, kernel.looped) else values[:1],
         WARPS,
         WALKING if kernel.scans else TURNS,
     )
@@ -54,6 +54,11 @@ def operands_shared(planned: Schedule, workload: Workload, device: torch.device)
     """What has kernels of the backward be given what two others make once for all of them, as the rule would."""
     like = replace(configuration(planned, "", workload, device), block_K=32, block_V=32)
     return tuple(replace(like, kernel=name) for name in (*SHARED, *SHARING))
+
+
+def all_gradients(planned: Schedule, workload: Workload, device: torch.device) -> Tuned:
+    """What has one kernel make all gradients, as the rule would."""
+    return replace(configuration(planned, ALONE, workload, device), warps=8, stages=2)
 
 
 def walks_given(planned: Schedule, workload: Workload, device: torch.device) -> Table:

@@ -3,9 +3,9 @@
 A candidate is an entry of a table, and is tried in the module that a spec compiles to with that entry. Every one is
 first held to the recurrence, in processes of their own, for building kernels takes longest; those that pass are then
 timed one after another, each kernel where the op launches it. Whether a kernel of their own makes the scores
-(schedule/apart.py) is tried as a whole, with the best configurations of all that it concerns; and so are a backward
-whose kernels share operands (schedule/given.py), and walks on chip that are given theirs, in chunks of 64 steps, which
-are twice as many where there are gates.
+(schedule/apart.py) is tried as a whole, with the best configurations of all that it concerns; and so are one kernel for
+all gradients (schedule/alone.py), a backward whose kernels share operands (schedule/given.py), and walks on chip that
+are given theirs, in chunks of 64 steps, which are twice as many where there are gates.
 """
 
 from __future__ import annotations
@@ -27,10 +27,19 @@ import torch
 from glagen.bench import Workload
 from glagen.bench.measure import stopwatch
 from glagen.bench.workloads import Call, call
-from glagen.candidates import DTYPE, Table, candidates, operands_shared, scores_apart, tile, walks_given
+from glagen.candidates import (
+    DTYPE,
+    Table,
+    all_gradients,
+    candidates,
+    operands_shared,
+    scores_apart,
+    tile,
+    walks_given,
+)
 from glagen.errors import Source
 from glagen.ir.schedule import Ensemble, Options, Schedule
-from glagen.ir.tuned import CROWDED, GIVEN, GIVEN_KERNELS, Tuned, merged
+from glagen.ir.tuned import ALONE, CROWDED, GIVEN, GIVEN_KERNELS, Tuned, merged
 from glagen.jobs import KILLED, processes
 from glagen.loader import import_text
 from glagen.parse import parse
@@ -96,7 +105,8 @@ def _tuned(planned: Schedule, oracle: Oracle, given: Call, jobs: int, say: Say) 
     for x in _measured(oracle, given, jobs, say, ()):
         plain += (x,)
         yield x
-    for base in ((scores_apart(planned, workload, device),), operands_shared(planned, workload, device)):
+    one_each = ((scores_apart(planned, workload, device),), (all_gradients(planned, workload, device),))
+    for base in (*one_each, operands_shared(planned, workload, device)):
         wanted = {x.kernel for x in base}
         if not wanted <= {k.name for k in _planned(source, base).kernels}:
             continue  # of other specs
@@ -112,7 +122,7 @@ def _measured(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> 
     if it has chunks of more steps."""
     source, workload, device = oracle.source, oracle.workload, oracle.device
     planned, based = _planned(source, base), {x.kernel for x in base}
-    walks = GIVEN_KERNELS if based & {*GIVEN_KERNELS} else tuple(FASTER_FUSED)
+    walks = GIVEN_KERNELS if based & {*GIVEN_KERNELS} else (*FASTER_FUSED, ALONE)
     kernels = [k for k in planned.kernels if not k.whole or (k.tiles.bfloat16[0] >= workload.K and k.name in walks)]
     if based and not planned.doubled:
         kernels = [k for k in kernels if k.name in based or (k.ready and based == {"scores"})]
@@ -186,7 +196,7 @@ def _is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool:
     document = parse(oracle.source)
     module = import_text(compile_spec(oracle.source, Options(tuned=merged(base, (candidate,)))))
     with ExitStack() as changes:
-        if _function(candidate.kernel) in (*FASTER_FUSED, *GIVEN_KERNELS):
+        if _function(candidate.kernel) in (*FASTER_FUSED, *GIVEN_KERNELS, ALONE):
             changes.enter_context(_changed(module, **_on_chip(module, candidate.kernel)))
         try:
             with _changed(module, _multiprocessors=lambda: 0):  # so that small extents take it as it is
@@ -273,7 +283,7 @@ def _function(kernel: str) -> str:
 
 def _on_chip(module: ModuleType, kernel: str) -> dict[str, Callable[..., bool]]:
     """In the place of a module's own functions: this kernel alone keeps the state on chip."""
-    functions = [name for name in ("_stays_on_chip", "_is_given") if hasattr(module, name)]
+    functions = [name for name in ("_stays_on_chip", "_is_given", "_is_alone") if hasattr(module, name)]
     return dict.fromkeys(functions, lambda name, *_: name == _function(kernel))
 
 

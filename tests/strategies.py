@@ -161,6 +161,24 @@ class Drawn:
         return list(self.draw(st.permutations(items)))
 
 
+# Without gates, and with left operands of all products in memory: as such, and where outputs do not see their own step.
+UNGATED = tuple(
+    f"""
+name: op
+inputs:
+  q: [t, i]
+  k: [t, i]
+  v: [t, j]
+  scale: {{kind: scalar, default: K**-0.5}}
+state: S[i, j]
+equations:
+  - S[t,i,j] = S[t-1,i,j] + k[t,i] * v[t,j]
+  - o[t,j] = sum(i, scale * q[t,i] * S[{read},i,j])
+"""
+    for read in ("t", "t-1")
+)
+
+
 @st.composite
 def specs(draw: st.DrawFn) -> str:
     """A spec of one state, as text. Its op is called `op`."""

@@ -69,7 +69,7 @@ def _sum_between(x, TRANSPOSED: tl.constexpr, BEFORE: tl.constexpr, TERMS: tl.co
 def _sum_after(x, TERMS: tl.constexpr):
     """Each step's sum of x over all later ones; see _sum_between for TERMS."""
     if TERMS == 2:
-        total = tl.cumsum(x, reverse=True) - x
+        total = tl.sum(x) - tl.cumsum(x)
     else:
         row = tl.arange(0, x.shape[0])
         total = tl.sum(tl.where(row[:, None] < row[None, :], x[None, :], 0.0), axis=1)

@@ -21,6 +21,19 @@ def launch(
     return [*configure(program, text), *start(program, text, renamed or {}, read)]
 
 
+def sums_made(program: ChunkProgram, kernels: dict[str, KernelText], prefix: str) -> list[str]:
+    """Local sums [B, T, M] that other kernels load."""
+    lines = []
+    for role, text in kernels.items():
+        if role.startswith(f"{prefix}_"):
+            lines += [
+                f"{identifier(s.target)} = _new({PACKED}, (B, T, M), torch.float32, device)"
+                for s in text["kernel"].stores
+            ]
+            lines += launch(program, text)
+    return lines
+
+
 def configure(program: ChunkProgram, text: KernelText, within: str = "") -> list[str]:
     """What a kernel's launches take beside the op's arguments and results. `within`: so many chunks are of one walk,
     and no program is to take those of two in turn."""

@@ -1,8 +1,10 @@
 """Loads: what a kernel reads of tensors, and when.
 
 Where chunks are taken in turn, Triton loads the tiles of later ones while it works on one; but not what has one number
-a step, in less than the four bytes that a copy takes. Walks, in which nothing else hides that wait, load it a chunk
-ahead. (H200, Triton 3.6.0, bf16, a scalar gate, B1 T4096 H8 K=V=128: 0.07 ms a walk, instead of 0.12 to 0.13.)
+a step, in less than the four bytes that a copy takes or not as threads want it, nor what is one number. Walks, in which
+nothing else hides that wait, load it a chunk ahead. (H200, Triton 3.6.0, bf16, a scalar gate: walks for states of B1
+T4096 H8 K=V=128 0.07 ms instead of 0.12 to 0.13; those that are given what they multiply, of B4 T4096 H64, 0.47 instead
+of 0.51.) Other kernels load it before all else of a chunk (see `numbers_first` in schedule/order.py).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from glagen.emit.memory import shape
 from glagen.emit.states import KernelStates
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.kernel import WALKS, Kernel, Line, Load, Loop, lines_of, read
+from glagen.ir.kernel import Kernel, Line, Load, Loop, lines_of, read
 
 
 class KernelLoads(KernelStates):
@@ -24,8 +26,9 @@ class KernelLoads(KernelStates):
         self.float32 = set(kernel.sums) | {x.name for x in self._given_loads() if len(x.axes) == 1}  # in memory
         self.narrow: set[str] = set()  # tiles that may not be float32
         self.loaded: set[str] = set()  # scores that were made before
-        of_steps = [x for x in kernel.lines if isinstance(x, Load) and x.axes == ("t",)]
-        self.ahead = of_steps if kernel.name in WALKS else []
+        made = {x.name for x in self._given_loads()}
+        loads = [x for x in kernel.lines if isinstance(x, Load)]
+        self.ahead = [x for x in loads if kernel.direction and (x.axes == ("t",) or (x.name in made and not x.axes))]
 
     def _given_loads(self) -> list[Load]:
         """What another kernel has made of each chunk."""
@@ -41,20 +44,25 @@ class KernelLoads(KernelStates):
         self._line(f"{name} = {name}_next  # {shape(line.axes)}")
         if line is self.ahead[-1]:
             back = self.kernel.direction == "reverse"
-            self._load_ahead("first - CHUNK" if back else "first + CHUNK", "chunk * CHUNK" if back else "left - CHUNK")
+            sign = "-" if back else "+"
+            self._load_ahead(f"first {sign} CHUNK", "chunk * CHUNK" if back else "left - CHUNK", f"slot {sign} 1")
 
     def _load_first(self) -> None:
         """Before a walk: what the loads of its first chunk would be ahead."""
         if self.ahead and self.kernel.direction == "reverse":
-            self._line("last = tl.maximum(chunks - 1, 0) * CHUNK")
-            self._load_ahead("start + last", "length - last")
+            self._line("last = tl.maximum(chunks - 1, 0)")
+            self._load_ahead("start + last * CHUNK", "length - last * CHUNK", "first_slot + last")
         elif self.ahead:
-            self._load_ahead("start", "length")
+            self._load_ahead("start", "length", "first_slot")
 
-    def _load_ahead(self, first: str, left: str) -> None:
-        """What chunks have a number a step of, for that which begins at `first` and has so many steps `left`."""
+    def _load_ahead(self, first: str, left: str, slot: str) -> None:
+        """That of the chunk which begins at `first`, has so many steps `left`, and is in this `slot`."""
+        of_chunks = any(line.name in self.kernel.given for line in self.ahead)
         self._line(f"first_next = {first}")
-        self._line(f"in_next = row < {left}")
+        self._line(f"left_next = {left}")
+        self._line("in_next = row < left_next")
+        if of_chunks:
+            self._line(f"slot_next = {slot}")
         for line in self.ahead:
             self._line(f"{identifier(line.name)}_next = {self._tile_text(line, '_next')}")
 

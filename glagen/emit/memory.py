@@ -69,7 +69,7 @@ class KernelMemory:
 
     def _address(self, tensor: Tensor, axes: tuple[str, ...] = (), chunk: str = "") -> tuple[str, str]:
         """Pointer arithmetic and mask for a tile of a tensor, with these axes, if not the tensor's own; what is used
-        again gets a name. `chunk`: "_next" for numbers of the steps of another chunk.
+        again gets a name. `chunk`: "_next" for numbers of another chunk, or of its steps.
 
         Only where a tile begins may be beyond what 32 bits count: in it, fewer bits are fewer instructions.
         """
@@ -86,6 +86,8 @@ class KernelMemory:
         if tensor.kind == "chunks":  # rows past the end of a sequence are there as well
             features = [a for a in axes if a in EXTENT]
             mask = " & ".join(spread_triton(BOUND[a], (a,), axes) for a in features)
+            if chunk and not features:  # there may be no other chunk
+                mask = "left_next > 0"
             return " + ".join([f"{identifier(tensor.name)}_ptr", *parts]), mask
         mask = "in_next" if chunk else " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes)
         if tensor.kind == "states" and self.kernel.waits:  # its last turn has no chunk
@@ -116,7 +118,7 @@ class KernelMemory:
             "state": f"sequence * {heads} + {h}",
             "remains": f"sequence * {heads} + {h}",
             "states": f"slot * {heads} + {h}",
-            "chunks": f"slot * {heads} + {h}",
+            "chunks": f"slot{chunk} * {heads} + {h}",
         }[tensor.kind]
         of_chunk = [("CHUNK", spread_triton("row", ("t",), axes))] if tensor.kind == "chunks" and "t" in axes else []
         steps = of_chunk + [(EXTENT[a], spread_triton(a, (a,), axes)) for a in tensor.axes if a in EXTENT]

@@ -27,7 +27,7 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import FORWARD, WALKS, Kernel
 from glagen.ir.recurrence import Composite, Recurrence
 from glagen.ir.schedule import CLOSED, FARTHEST, LOWEST, SHIFT, Growth, Schedule
-from glagen.ir.tuned import CROWDED
+from glagen.ir.tuned import ALONE, CROWDED
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
 NO_CHECKSUM = "0" * 16  # in the header, while the module's is computed
@@ -124,6 +124,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "kept": ", ".join(kept),
         "kept_count": len(kept),
         "operands": len(kept) > 1,
+        "alone": ALONE if ALONE in roles else "",
         "doc": prose(rec.doc or rec.name),
         "chunk": schedule.chunk,
         "levels": schedule.chunk.bit_length() - 1,

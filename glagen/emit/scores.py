@@ -37,6 +37,16 @@ def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) ->
     return ["\n".join(lines)]
 
 
+def scores_made(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
+    """Scores for kernels that load them, if there is a kernel that makes any."""
+    if "scores" not in kernels:
+        return []
+    text = kernels["scores"]
+    names = [identifier(s.target) for s in text["kernel"].stores if s.target not in text["kernel"].given]
+    given = [*arguments(program), "packing", *noted(text)]
+    return [f"{', '.join(names)} = _scores_triton({', '.join(given)})"]
+
+
 def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:
     """The module's function that makes scores together with what else a walk is given, if it has one."""
     if GIVEN not in kernels:

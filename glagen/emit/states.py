@@ -40,6 +40,7 @@ class KernelStates(KernelMemory):
         """Before the first chunk."""
         for scan in self.kernel.scans:
             self._first(scan)
+            self._round(scan)
         for name, x in self.carried.items():
             none = f"tl.zeros({shape(x.axes)}, dtype={x.kept})" if x.kept else self._ones(x.axes)
             self._line(f"{identifier(name)} = {none}")
@@ -97,6 +98,11 @@ class KernelStates(KernelMemory):
         self._line(f"{name} = tl.zeros({shape(scan.axes)}, dtype={self.real})")
         once = self.kernel.direction == "reverse"  # the gradient of a final state is one for all heads that read it
         self._given(tensor, f"{name} += {spread_triton(self._load_text(tensor, once=once), tensor.axes, scan.axes)}")
+
+    def _round(self, scan: Scan) -> None:
+        """What a chunk reads of a state, if that is carried as well."""
+        if scan.rounded:
+            self._line(f"{identifier(scan.rounded)} = {identifier(scan.tile)}.to(WIDE)")
 
     def _keep(self, scan: Scan) -> None:
         """Store the state that enters a chunk, where wanted, by one of the heads that read it; or its gradient, which

@@ -91,7 +91,7 @@ class KernelPrinter(KernelStores):
             self._members()
         else:
             self._chunk()
-        return _used(self.text, "in_T", "left", "first")
+        return _used(self.text, "in_T", "left", "first", "in_next", "left_next", "first_next")
 
     def _walk(self) -> None:
         """A loop over the chunks of a sequence, with the states on chip."""
@@ -101,7 +101,8 @@ class KernelPrinter(KernelStores):
         self._line(f"for n in range(0, chunks{' + 1' if self.waiting else ''}):")
         self._enter()
         self._line("chunk = chunks - 1 - n" if k.direction == "reverse" else "chunk = n")
-        if any(scan.saved for scan in k.scans) or k.given:
+        of_states = any(isinstance(line, Load) and {*line.axes} == {"i", "j"} for line in k.lines)
+        if any(scan.saved for scan in k.scans) or k.given or of_states:
             self._line("slot = first_slot + chunk")
         self._line("first = start + chunk * CHUNK")
         left = "length - chunk * CHUNK"
@@ -135,7 +136,7 @@ class KernelPrinter(KernelStores):
         for scan in self.kernel.scans if scanned and not self.waiting else ():
             self._turn(scan)
         for store in self.kernel.stores:
-            if self.kernel.looped not in store.axes:
+            if self.kernel.looped not in store.axes and store not in self.stored:
                 self._store_out(store)
         self._store_notes()
 
@@ -147,6 +148,7 @@ class KernelPrinter(KernelStores):
             self._dot(dot)
         if scan.late is not None:
             self._line(f"{identifier(scan.tile)} *= {self.writer.write(scan.late, scan.axes)}")
+        self._round(scan)
 
     # -- lines -------------------------------------------------------------------------------------------------------
 
@@ -165,6 +167,7 @@ class KernelPrinter(KernelStores):
                 self._load_ready(item)
                 self._keep_before(item)
                 self._any(item)
+                self._store_soon(item)
             if spared:
                 self._leave()
 

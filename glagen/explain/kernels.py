@@ -11,7 +11,7 @@ from glagen.errors import InternalError
 from glagen.explain.outline import Block, Facts, Inline, Quote, Section, Subtitle, say
 from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Loop, RowSum
 from glagen.ir.schedule import FARTHEST, Schedule
-from glagen.ir.tuned import GIVEN_KERNELS, KEYS_GIVEN, SHARED, SHARING, Tuned, place
+from glagen.ir.tuned import ALONE, GIVEN_KERNELS, KEYS_GIVEN, SHARED, SHARING, Tuned, place
 
 SIDE = {"i": "key", "j": "value"}
 POINTWISE = "pointwise work"
@@ -20,8 +20,8 @@ BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "C", "s": "C"}
 
 def kernels(schedule: Schedule) -> Section:
     """Every kernel, in order of launch."""
-    alone = [k for k in schedule.kernels if k.whole and k.name not in GIVEN_KERNELS]
-    fused = [k for k in alone if not k.of_gradients]
+    by_rule = [k for k in schedule.kernels if k.whole and k.name not in (*GIVEN_KERNELS, ALONE)]
+    fused = [k for k in by_rule if not k.of_gradients]
     names = ", ".join(f"`{k.name}`" for k in fused)
     divisor = " (where not in float64, as said above)" if schedule.program.recurrence.divides else ""
     blocks: list[Block] = [
@@ -40,9 +40,11 @@ def kernels(schedule: Schedule) -> Section:
                 "chunk states in memory."
             )
         )
-    blocks += [say(_fused_back(schedule, k)) for k in alone if k.of_gradients]
+    blocks += [say(_fused_back(schedule, k)) for k in by_rule if k.of_gradients]
     if any(k.name in GIVEN_KERNELS for k in schedule.kernels):
         blocks.append(say(_given(schedule)))
+    if any(k.name == ALONE for k in schedule.kernels):
+        blocks.append(say(_alone(schedule)))
     if any(k.name in SHARING for k in schedule.kernels):
         blocks.append(say(_shared(schedule)))
     for kernel in schedule.kernels:
@@ -80,6 +82,15 @@ def _given(schedule: Schedule) -> str:
         f"`{forward}` does the whole forward, and `{back}` the work of `adjoint_states` and `value_gradients`, for "
         f"{' and for '.join(heads)}, {steps}wherever there is a program for two thirds of the multiprocessors. They "
         f"multiply what `scores` makes of each chunk{', whatever its gates are' if schedule.program.gates else ''}."
+    )
+
+
+def _alone(schedule: Schedule) -> str:
+    """Where one kernel makes all gradients."""
+    heads = dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel == ALONE)
+    return (
+        f"`{ALONE}` does the whole backward, for {' and for '.join(heads)}, wherever there is a program for two thirds "
+        "of the multiprocessors, all gradients are asked for and no heads share a tensor."
     )
 
 

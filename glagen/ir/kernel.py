@@ -21,8 +21,7 @@ from glagen.ir.tuned import ADJOINT_GIVEN, GIVEN
 #   between: from the block's anchor through x for rows above it, from after x to the anchor for rows below it
 #   leaf: from the first step of x's block through x
 #   span: the `offset` steps that end at x;    shift: the one step `offset` earlier
-# With _before they stop a step short of a reading row; with _T they are transposed: x gathers from the rows that it
-# was summed into.
+# With _before they stop a step short of a reading row; with _T they are transposed: from rows that x was summed into.
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +102,8 @@ class Depth:
     """name = how often a chunk is halved until a growth serves each block of rows: until the strongest of a gate's log
     values, in all rows of a block, comes to `limit` nats at most. It is one number for the columns at hand.
 
-    With axes (t,): name[t] = the same for what row t reads, by rows up to it alone, so that no bit of a result depends
-    on later ones: 0 if the gates in sum (`since` the chunk's start) come to `limit` at most, 2 if the strongest would
-    in a quarter of the chunk, else down to single rows.
+    With axes (t,): name[t] = the same for row t, by rows up to it, so that no bit of a result depends on others: 0 if
+    gates in sum (`since` the chunk's start) come to `limit` at most, 2 if they would in a quarter, else down to rows.
 
     A kernel with such a line runs twice: as if it were 0, for sequences whose gates come to `limit` at most in sum over
     any chunk; then for all others (see `Judge`). `shifted`: some of its runs reach further (see schedule/shift.py).
@@ -176,6 +174,7 @@ class Scan:
 
     `tile` is read by the body; after it, or before that of the next chunk if it `waits`, tile = `update`, to which the
     dots of `added` are added; where `late` is not None, it multiplies the sum. Chunk states go to `saved` unless None.
+    `rounded`: dots of the body read this tile instead, the same in their type, which the loop carries as well.
     """
 
     tile: str
@@ -188,6 +187,7 @@ class Scan:
     axes: tuple[str, str] = ("i", "j")  # of the tile
     late: Ref | None = None
     waits: bool = False
+    rounded: str = ""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -198,8 +198,8 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A kernel that walks notes whether it meets gates too strong for one anchor: whether `sums`, the log values of
-    `gate` summed over a chunk, are ever below -`limit` nats, or -`far` where runs reach further (both less SLACK)."""
+    """What a kernel notes that walks: whether `sums`, of log values of `gate` over a chunk, are ever below -`limit`
+    nats, too strong for one anchor, or below -`far` where runs reach further (both less SLACK)."""
 
     gate: str
     sums: str
@@ -228,7 +228,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The most columns of the key and value axis in a tile, by the type of the tensors (float16 has three terms)."""
+    """The most columns of keys and of values in a tile, by the type of the tensors (float16 has three terms)."""
 
     bfloat16: tuple[int, int]
     float16: tuple[int, int]
@@ -241,11 +241,10 @@ class Tiles:
 class Kernel:
     """One launch: a program per block of `owned` axes, per chunk unless it scans, per sequence and head.
 
-    `reduces_heads`: it makes gradients, and a program takes in turn all heads that share a head of some tensor.
-    `sums`: local sums that it loads, for it has no more than a block of the axis they are over.
-    `judges`: by what a kernel that walks, or goes before walks, notes whether gates are strong, for itself or others.
-    `ready`: scores that it loads, all or none, where a kernel of their own has made them; then it does without the
-    lines of `spared`. `given`: tiles of each chunk that one kernel makes for another, this for that or that for this.
+    `reduces_heads`: it makes gradients, and a program takes in turn all heads that share a head of some tensor. `sums`:
+    local sums that it loads, for it has a block of the axis they are over. `judges`: by what one that walks, or goes
+    before walks, notes whether gates are strong. `ready`: scores that it loads, all or none, where another made them,
+    and no lines of `spared` then. `given`: tiles of each chunk that one makes for others.
     """
 
     name: str
@@ -267,12 +266,12 @@ class Kernel:
 
     @property
     def of_gradients(self) -> bool:
-        """Does it make gradients, or sums that those need? Others make states and outputs."""
+        """Does it make gradients, or sums that those need?"""
         return self.name not in FORWARD
 
     @property
     def of_states(self) -> bool:
-        """Does it walk for the states alone? Its heads are then those of the state, not of the outputs."""
+        """Does it walk for the states alone? Its heads are then the state's."""
         return self.direction == "forward" and not self.stores
 
     @property
@@ -292,8 +291,9 @@ class Kernel:
 
     @property
     def turned(self) -> frozenset[str]:
-        """The tiles that have the columns of values first (see schedule/turn.py)."""
-        written = {x.name for x in self._single_lines() if len(x.axes) == 2 and x.axes[0] == "j"}
+        """The tiles that have the columns of values first (see schedule/turn.py), and results with any before steps."""
+        first = ("ji", "jt", "js", *(("it", "is") if self.whole == ("i", "j") else ()))
+        written = {x.name for x in self._single_lines() if "".join(x.axes) in first and not isinstance(x, Load)}
         return frozenset(written | {scan.tile for scan in self.scans if scan.axes[0] == "j"})
 
     @property

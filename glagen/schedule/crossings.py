@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 from glagen.ir.chunk import Crossing, GateGradient, Operand
 from glagen.ir.expr import Expr, apply, plus, times
 from glagen.ir.kernel import Assign, RowSum
@@ -34,7 +32,7 @@ def gate_gradient(work: Workspace, statement: GateGradient) -> None:
             sums[select].append(product(work, crossing.upper, axes, f"{gate}_path_{n}"))
         elif crossing.lower:
             sums["before"].append(product(work, crossing.lower, axes, f"{gate}_path_{n}"))
-    by_rows = _by_rows(work, statement, total, sums["before"])
+    by_rows = _by_rows(work, statement, total)
     for crossing, n in inner:
         total += inner_crossing(work, statement, crossing, n, sums["before"])
     for select, paths in sums.items():
@@ -47,9 +45,9 @@ def gate_gradient(work: Workspace, statement: GateGradient) -> None:
     work.emit(Assign(statement.out.name, axes, plus(*dict.fromkeys(total)), mild=by_rows))
 
 
-def _by_rows(work: Workspace, statement: GateGradient, total: list[Expr], before: list[Expr]) -> Expr | None:
+def _by_rows(work: Workspace, statement: GateGradient, total: list[Expr]) -> Expr | None:
     """The same as a difference, where that is as good: what this step and later ones read, less what they write; with
-    `total`, that of paths across the whole chunk, and those from writes `before` a step that leave it.
+    `total`, that of paths across the whole chunk, and those from writes that leave it.
 
     What cancels are products of the same tiles, but for the last digits of float32: of 16-bit inputs, less than what is
     cut off. It takes neither scores nor sums of pairs. (H200, Triton 3.6.0, bf16, simple_gla's key gradients: B4 T4096
@@ -70,31 +68,32 @@ def _by_rows(work: Workspace, statement: GateGradient, total: list[Expr], before
             written.setdefault(lower[0], []).append(lower[1])
     if any(work.looped in operand.indices for operand in (*(x for _, x in read), *written)):
         return None
-    sums: dict[str, list[Expr]] = {"from": [], "after": []}
-    names = (f"{gate}_path_{n}" for n in itertools.count(len(crossings)))
+    sums: dict[tuple[str, tuple[str, ...]], list[Expr]] = {}
     for (select, operand), parts in read.items():
-        sums[select].append(_row_paths(work, operand, parts, next(names)))
+        over, product = _row_product(work, operand, parts)
+        sums.setdefault((select, over), []).append(product)
     for operand, parts in written.items():
-        sums["from"].append(apply("neg", _row_paths(work, operand, parts, next(names))))
+        over, product = _row_product(work, operand, parts)
+        sums.setdefault(("from", over), []).append(apply("neg", product))
     found = list(total)
-    for select, paths in sums.items():
-        if paths:
-            source, summed = f"{gate}_rows_{select}", f"d{gate}_rows_{select}"
-            work.emit(Assign(source, ("t",), plus(*paths)), RowSum(summed, ("t",), Operand(source, ("t",)), select))
-            found.append(tile(summed, "t"))
-    if before:
-        left = f"{gate}_rows_kept"
-        work.emit(Assign(left, (), plus(*before), over=("t",)))
-        found.append(tile(left))
+    for n, ((select, over), products) in enumerate(sums.items()):
+        rows, summed = f"{gate}_rows_{n}_{select}", f"d{gate}_rows_{n}_{select}"
+        work.emit(Assign(rows, ("t",), plus(*products), over=over))
+        work.emit(RowSum(summed, ("t",), Operand(rows, ("t",)), select))
+        found.append(tile(summed, "t"))
+    for n, crossing in enumerate(crossings):
+        if crossing.lower and not crossing.upper and not crossing.factors:
+            over, product = _row_product(work, crossing.lower[0], [crossing.lower[1]])
+            work.emit(Assign(f"{gate}_{n}_kept", (), product, over=("t", *over)))
+            found.append(tile(f"{gate}_{n}_kept"))
     return plus(*found)
 
 
-def _row_paths(work: Workspace, operand: Operand, parts: list[Operand], name: str) -> Expr:
-    """All that a row of an operand adds to paths: it times the sum of its gradients."""
+def _row_product(work: Workspace, operand: Operand, parts: list[Operand]) -> tuple[tuple[str, ...], Expr]:
+    """All that a row of an operand adds to paths, before it is summed over the columns: it times its gradients' sum."""
     plain, numbers = bare(work, operand)
     over = tuple(a for a in axes_of(natural(plain)) if a != "t")
-    work.emit(Assign(name, ("t",), times(natural(plain), plus(*map(natural, parts))), over=over))
-    return times(tile(name, "t"), *numbers)
+    return over, times(natural(plain), plus(*map(natural, parts)), *numbers)
 
 
 def product(work: Workspace, pair: tuple[Operand, Operand], axes: tuple[str, ...], name: str) -> Expr:

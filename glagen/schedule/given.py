@@ -100,7 +100,7 @@ def of_exact(lines: list[Line]) -> list[Line]:
 
 
 def has_lefts_in_memory(kernel: Kernel) -> bool:
-    """Are left operands of all products tiles of tensors, as they lie in memory?"""
-    loads = {line.name for line in kernel.lines if isinstance(line, Load)}
+    """Are left operands of all products tiles of tensors, as they lie in memory, or such that a loop carries?"""
+    loads = {line.name for line in kernel.lines if isinstance(line, Load)} | {scan.rounded for scan in kernel.scans}
     dots = [*single_lines(kernel.lines), *(dot for scan in kernel.scans for dot in scan.added)]
     return all(dot.x.name in loads for dot in dots if isinstance(dot, Dot))

@@ -10,16 +10,18 @@ from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs
 from glagen.ir.expr import Expr, plus, ref, refs
 from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, Tiles, read, written
 from glagen.ir.recurrence import Recurrence
+from glagen.schedule.alone import carried_rounded
 from glagen.schedule.covers import Cover, reach
 from glagen.schedule.given import apart, exact, of_exact
 from glagen.schedule.joint import joined
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import for_any_gates, lightened, unguarded
 from glagen.schedule.operands import as_read
-from glagen.schedule.order import begun, heaviest_first, in_order, phases, pruned
+from glagen.schedule.order import begun, heaviest_first, in_order, numbers_first, phases, pruned
 from glagen.schedule.partial import local_sums, require_whole
 from glagen.schedule.sums import added_to_states, added_to_tiles
 from glagen.schedule.tiles import (
+    ALONE_TILES,
     GIVEN_TILES,
     STATES_TURNED,
     WGMMA_ROWS,
@@ -29,7 +31,7 @@ from glagen.schedule.tiles import (
     gated_sides,
     scan_tiles,
 )
-from glagen.schedule.turn import states_turned, turned
+from glagen.schedule.turn import columns_first, states_turned, turned
 from glagen.schedule.wait import had_better_wait, waiting
 
 
@@ -101,15 +103,16 @@ def build(
     sums = {n: o for n, (a, o) in local_sums(program).items() if a in absent and n not in wanted}
     statements = needed(program, wanted, states | set(sums))
     forward = shape.name in FORWARD
-    all_turned = bool(shape.whole) and not shape.given and gated_sides(program) not in STATES_TURNED
-    by_columns = all_turned or (bool(shape.whole) and shape.given)
+    alone = shape.whole == ("i", "j")
+    all_turned = bool(shape.whole) and not shape.given and gated_sides(program) not in STATES_TURNED and not alone
+    by_columns = all_turned or alone or (bool(shape.whole) and shape.given)
     by_rows = gated_sides(program) == "s" and not needs_exact_states(program.recurrence)
     lowering = Lowering(
         program,
         covers,
         shape.looped,
         statements,
-        turned=all_turned,
+        turned=all_turned or alone,
         by_columns=by_columns,
         causal=forward,
         by_rows=by_rows,
@@ -136,8 +139,9 @@ def build(
         lines = for_any_gates(lines)
     loads = _loads(program, lines, scans, stores, carried, sums | {x.name: x for x in given})
     lines, scans = added_to_states(unguarded(lines, stores), scans, stores)
-    if shape.whole and shape.given:
+    if shape.whole and (shape.given or alone):
         lines = added_to_tiles(lines, scans, stores)
+        lines, scans = columns_first(lines, scans) if alone else (lines, scans)
     elif shape.whole:
         lines, scans = (lines, scans) if all_turned else joined(lines, scans)
         lines = added_to_tiles(lines, scans, stores)
@@ -146,6 +150,8 @@ def build(
         else:
             lines, scans = (turned if all_turned else states_turned)(lines, scans)
     lines, scans = as_read(loads, lines, scans, stores)
+    if alone:
+        lines, scans = carried_rounded(lines, scans)
     judges = _judges(program, covers) if operands or (shape.direction and not shape.given) else ()
     judges = tuple(x for x in judges if not operands or x.axis == shape.looped)
     roots = [s.tile for s in stores] + [r for s in scans for r in s.reads] + [judge.sums for judge in judges]
@@ -153,6 +159,8 @@ def build(
     if shape.whole:
         # where all is turned, early sums cost more registers: gla_v, at 64 by 64, spills 336 bytes a thread for 224
         body = heaviest_first(body, roots, () if all_turned else carried)
+    if not shape.direction:
+        body = numbers_first(body)
     for axis in blocked:
         require_whole(body, stores, axis)
     return Kernel(
@@ -203,6 +211,8 @@ def _judges(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Judge, ...
 
 
 def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:
+    if shape.whole == ("i", "j"):
+        return ALONE_TILES
     if shape.whole:
         return GIVEN_TILES if shape.given else fused_tiles(program)
     if shape.direction:

@@ -12,6 +12,7 @@ from glagen.ir.invariants import require_sound
 from glagen.ir.kernel import WALKS, Kernel, Line, Load, Scan
 from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import (
+    ALONE,
     CROWDED,
     GIVEN,
     GIVEN_BACK,
@@ -20,6 +21,7 @@ from glagen.ir.tuned import (
     VALUE_OPERANDS,
     Tuned,
 )
+from glagen.schedule.alone import may_walk_alone
 from glagen.schedule.apart import made_apart, scores
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
@@ -61,8 +63,9 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     covers = _covers(program, chunk, options)
     table = _alike(program, chunk, options)
     shares = _may_share(program) and any(x.kernel in SHARING for x in table)
+    alone = may_walk_alone(program, needs_exact_states(program.recurrence)) and any(x.kernel == ALONE for x in table)
     apart = scores(program) if any(x.kernel in ("scores", GIVEN) for x in table) else ()
-    kernels = _kernels(program, covers, apart, shares)
+    kernels = _kernels(program, covers, apart, shares, alone)
     doubles = _may_double(program, covers, kernels)
     measured = _measured(table, chunk, doubles)
     alone = "V" not in gated_sides(program)  # for gates on values, no operand is without these columns
@@ -152,10 +155,10 @@ def _covers(program: ChunkProgram, chunk: int, options: Options) -> dict[str, Co
 
 
 def _kernels(
-    program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Operand, ...], shares: bool
+    program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Operand, ...], shares: bool, alone: bool
 ) -> tuple[Kernel, ...]:
     """In order of launch: the two forms of the forward, then the backward. `apart`: scores that a kernel of their own
-    may make; `shares`: what those of the backward multiply may be made once for all."""
+    may make; `shares`: what those of the backward multiply may be made once for all; `alone`: one may make all."""
     ends = tuple(s.end for s in program.states)
     adjoints = tuple(s.adjoint for s in program.states)
     outputs = tuple(Goal(o.name, (o,)) for o in program.outputs)
@@ -185,6 +188,12 @@ def _kernels(
         walk = for_mild_gates(build(program, covers, fused, goals, adjoints))
         if gated_sides(program) in ("", "s") or _adds_by_wgmma(program, covers, walk):
             backward.append(walk)
+    if alone:
+        doc = "All gradients of a sequence, walking back; the state's gradient stays on chip."
+        shape = Shape(ALONE, doc, (), None, "reverse", ("i", "j"))
+        every = tuple(Goal(f"d{gradient.name}", gradient.parts) for gradient in program.gradients if gradient.parts)
+        walk = build(program, covers, shape, every, adjoints)
+        backward += [walk] if has_lefts_in_memory(walk) else []
     if shares:
         given = [build(program, covers, _given(shape), goals, carries) for shape, goals, carries in chunkwise]
         backward += _with_makers(program, covers, given)

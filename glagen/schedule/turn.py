@@ -28,7 +28,7 @@ STATE = ("i", "j")
 def turned(lines: Iterable[Line], scans: Iterable[Scan]) -> tuple[list[Line], tuple[Scan, ...]]:
     """The same, with carried states, and what dots make with value columns, columns first."""
     lines, scans = list(lines), tuple(scans)
-    return flipped(lines, scans, _names(list(single_lines(lines)), {scan.tile for scan in scans}))
+    return flipped(lines, scans, _names(list(single_lines(lines)), {scan.tile for scan in scans}, (COLUMN,)))
 
 
 def states_turned(lines: Iterable[Line], scans: Iterable[Scan]) -> tuple[list[Line], tuple[Scan, ...]]:
@@ -39,6 +39,13 @@ def states_turned(lines: Iterable[Line], scans: Iterable[Scan]) -> tuple[list[Li
         x.name for x in lines if isinstance(x, Assign) and x.axes == STATE and {r.name for r in refs(x.expr)} <= names
     }
     return flipped(lines, scans, names)
+
+
+def columns_first(lines: Iterable[Line], scans: Iterable[Scan]) -> tuple[list[Line], tuple[Scan, ...]]:
+    """The same, with what dots make of steps and columns, and what is computed of such, columns first; states as they
+    are."""
+    lines, scans = list(lines), tuple(scans)
+    return flipped(lines, scans, _names(list(single_lines(lines)), set(), ("i", "j")))
 
 
 def flipped(lines: Iterable[Line], scans: Iterable[Scan], names: Container[str]) -> tuple[list[Line], tuple[Scan, ...]]:
@@ -52,17 +59,18 @@ def single_lines(lines: Iterable[Line]) -> Iterator[Load | Depth | BlockLine]:
         yield from line.body if isinstance(line, Blocks) else (line,)
 
 
-def _names(lines: list[Load | Depth | BlockLine], carried: set[str]) -> frozenset[str]:
-    """Carried states, results of dots with value columns, and what is computed of such column by column; but not what
+def _names(lines: list[Load | Depth | BlockLine], carried: set[str], columns: tuple[str, ...]) -> frozenset[str]:
+    """Carried states, results of dots with these columns, and what is computed of such column by column; but not what
     sums over steps give or add to, which have steps first."""
     upright = {line.name for line in lines if isinstance(line, Load | RowSum)}
-    names, before = set(carried), set[str]()
-    while names != before:
-        before = set(names)
+    names, more = set(carried), True
+    while more:
+        more = False
         for line in lines:
             made = isinstance(line, Dot) or (isinstance(line, Assign) and {r.name for r in refs(line.expr)} & names)
-            if made and len(line.axes) == 2 and COLUMN in line.axes and line.name not in upright:
-                names.add(line.name)
+            found = made and len(line.axes) == 2 and {*columns} & {*line.axes} and line.name not in upright
+            more |= bool(found) and line.name not in names
+            names |= {line.name} if found else set()
     return frozenset(names)
 
 

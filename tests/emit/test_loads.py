@@ -1,4 +1,4 @@
-"""What has one number a step is loaded a chunk ahead by walks, and by no other kernel."""
+"""What has one number a step is loaded a chunk ahead by walks, and before all else by other kernels."""
 
 from __future__ import annotations
 
@@ -22,17 +22,30 @@ def kernels(name: str) -> dict[str, str]:
 def test_walks_load_numbers_of_steps_ahead(name):
     for kernel, text in kernels(name).items():
         ahead = re.findall(r"^( *)(\w+)_next = tl\.load\(", text, re.MULTILINE)
-        if not kernel.endswith("states_kernel"):
+        if "_sequence_at(" not in text:
             assert not ahead, kernel
             continue
-        before, _, loop = text.partition("for n in range(0, chunks):")
-        of_steps = re.findall(r"^ *(\w+) = .*# \[CHUNK\]$", loop, re.MULTILINE)
-        assert [x for _, x in ahead] == 2 * of_steps, kernel
-        for x in of_steps:
+        before, _, loop = text.partition("for n in range(0, chunks")
+        numbers = re.findall(r"^ *(\w+) = .*# \[CHUNK\]$", loop, re.MULTILINE)
+        numbers += re.findall(r"^ *(\w+) = \w+_next  # \[\]$", loop, re.MULTILINE)
+        assert [x for _, x in ahead] == 2 * numbers, kernel
+        for x in numbers:
             assert f" {x}_next = tl.load({x}_ptr" in before
             assert f" {x} = {x}_next " in loop
             assert loop.index(f" {x} = {x}_next ") < loop.index(f" {x}_next = tl.load(")
 
 
+@pytest.mark.parametrize("name", SPECS)
+def test_others_load_them_before_all_else(name):
+    for kernel, text in kernels(name).items():
+        loads = re.findall(r"= tl\.load\(.*# (\[\w.*\])$", text, re.MULTILINE)
+        if "_sequence_at(" not in text:
+            assert loads == sorted(loads, key=lambda shape: shape != "[CHUNK]"), kernel
+
+
 def test_there_are_such():
-    assert "g_next" in kernels("simple_gla")["simple_gla_adjoint_states_kernel"]
+    made = kernels("simple_gla")
+    assert "g_next" in made["simple_gla_adjoint_states_kernel"]
+    assert "g_next" in made["simple_gla_fused_kernel"]
+    assert {"gate_whole_next", "gate_to_end_next"} <= set(re.findall(r"\w+", made["simple_gla_fused_given_kernel"]))
+    assert "# [CHUNK]" in made["simple_gla_key_gradients_kernel"]

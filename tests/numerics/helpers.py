@@ -19,7 +19,7 @@ from glagen.derive import derive
 from glagen.errors import Source
 from glagen.ir.document import Document
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import DTYPES, GIVEN_KERNELS, SHARED, SHARING, Tuned, merged, power
+from glagen.ir.tuned import ALONE, DTYPES, GIVEN_KERNELS, SHARED, SHARING, Tuned, merged, power
 from glagen.loader import import_path, load
 from glagen.parse import parse
 from glagen.reference import output_names
@@ -147,19 +147,24 @@ def operands_shared(document: Document, architecture: int, *heads: tuple[int, in
     return _of_tiles(document, architecture, 1, (*SHARED, *SHARING), heads)
 
 
+def all_gradients(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
+    """A table by which one kernel makes all gradients."""
+    return _of_tiles(document, architecture, 1, (ALONE,), heads)
+
+
 def _of_tiles(
     document: Document, architecture: int, chunks: int, kernels: tuple[str, ...], heads: tuple[tuple[int, int], ...]
 ) -> tuple[Tuned, ...]:
-    """A table of 16 by 16 columns in a tile, or of all keys where it has to have them, for so many of the rule's chunks
-    in one, and for all types."""
+    """A table of 16 by 16 columns in a tile, or of all keys, and values, where it has to have them, for so many of the
+    rule's chunks in one, and for all types."""
 
-    def tile(kernel: str, K: int) -> tuple[int, int]:
-        return (power(K) if kernel in GIVEN_KERNELS else 16), 16
+    def tile(kernel: str, K: int, V: int) -> tuple[int, int]:
+        return (power(K) if kernel in (*GIVEN_KERNELS, ALONE) else 16), (power(V) if kernel == ALONE else 16)
 
     program = derive(check(document))
     kind = architecture, gated_sides(program), chunks * chunk_of(program)
     return merged(
-        Tuned(*kind, kernel, dtype, power(K), power(V), *tile(kernel, K), 4, 2, 2, 1.0, 0.5, "", "")
+        Tuned(*kind, kernel, dtype, power(K), power(V), *tile(kernel, K, V), 4, 2, 2, 1.0, 0.5, "", "")
         for kernel in kernels
         for K, V in heads
         for dtype in DTYPES

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from glagen import schedule
 from glagen.ir.document import Document
-from glagen.ir.tuned import GIVEN_KERNELS, SHARED, SHARING
+from glagen.ir.tuned import ALONE, GIVEN_KERNELS, SHARED, SHARING
 from glagen.regimes import Case, draw
 from glagen.report import Report
 from glagen.tolerances import PRECISIONS
@@ -37,6 +37,7 @@ from tests.interpreter import spare_the_interpreter
 from tests.numerics.bf16 import rounding
 from tests.numerics.helpers import (
     CPU,
+    all_gradients,
     changed_before,
     compiled,
     cut_in_pieces,
@@ -158,6 +159,8 @@ def main(name: str) -> int:
         return told(rows)
     if name == "shared":
         return told(where_operands_are_shared("gla_kv"))
+    if name == "alone":
+        return told([row for text in strategies.UNGATED for row in where_one_kernel_makes_all_gradients(text)])
     if name == "mild_runs":
         texts = *strategies.PARAMETER_GATES, strategies.READ_TWICE
         return told([row for text in texts for row in in_mild_runs(text)])
@@ -509,6 +512,31 @@ def where_operands_are_shared(name: str) -> list[dict]:
     assert {f"{document.name}_{kernel}_kernel" for kernel in (*SHARED, *SHARING)} <= launched
     assert not {f"{document.name}_{kernel.removesuffix('_given')}_kernel" for kernel in SHARING} & launched
     return rows
+
+
+def where_one_kernel_makes_all_gradients(text: str) -> list[dict]:
+    """The rows of a spec without gates whose backward is one walk, as a table says; not if heads share a tensor, nor if
+    not all gradients are asked for."""
+    document, (K, V), launched = document_of(text), (20, 36), set()
+    module = compiled(text, tuned=all_gradients(document, 0, (K, V)))
+    module._multiprocessors = lambda: 1
+    note_launches(module, launched.add)
+    given = {"precisions": ["fp32"], "regimes": ["mild"]}
+    rows = verify(document, module, cases=[Case(2, 150, 2, K, V), Case(1, 1, 3, K, V)], **given).to_dict()["rows"]
+    alone, others = (f"{document.name}_{name}_kernel" for name in (ALONE, "key_gradients"))
+    assert alone in launched
+    problem = draw(document, "mild", Case(1, 70, 2, K, V))
+    given = {n: x.half() for n, x in problem.arguments.items() if isinstance(x, torch.Tensor)}
+    fewer = {n: x[:, :, :1] for n, x in given.items() if n != "q"}
+    found = []
+    for arguments, leaves in ((given, "qkv"), (given, "qk"), (given | fewer, "qkv")):
+        launched.clear()
+        tensors = {n: x.clone().requires_grad_(n in leaves) for n, x in arguments.items()}
+        o, _ = module.op(**tensors)
+        found.append(torch.autograd.grad(o, [tensors[n] for n in leaves], torch.ones_like(o)))
+        assert (alone in launched) == (found == found[:1]) and (others in launched) == (found != found[:1])
+    same = [(x - y).abs().max() <= 2e-3 * y.abs().max() for x, y in zip(found[0], found[1], strict=False)]
+    return [*rows, {"quantity": "gradients both ways", "ok": all(same)}]
 
 
 def of_few_rows(name: str) -> list[dict]:

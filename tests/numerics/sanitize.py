@@ -37,6 +37,7 @@ from glagen.tolerances import PRECISIONS, Precision  # noqa: E402
 from glagen.variants import packed, shared  # noqa: E402
 from glagen.verify import MODES, op_results, wide  # noqa: E402
 from tests.numerics.helpers import (  # noqa: E402
+    all_gradients,
     compiled,
     cut_in_pieces,
     document_of,
@@ -99,7 +100,11 @@ def all_calls(
         capability = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
         heads = [(case.K, case.V) for case in cases]
         table = (*scores_apart(document, capability, *heads), *operands_shared(document, capability, *heads))
-        walks = (*twice_as_long(document, capability, *heads), *walks_given(document, capability, *heads))
+        walks = (
+            *twice_as_long(document, capability, *heads),
+            *walks_given(document, capability, *heads),
+            *all_gradients(document, capability, *heads),
+        )
         for tuned, arrangements in ((table, (lambda module: None, keep_on_chip)), (walks, (have_many_heads,))):
             module = compiled(spec_text(name), tuned=tuned)
             left |= kernels(module) - kernels(generated(name))

@@ -408,7 +408,7 @@ def test_measured_configurations(name, columns, in_memory):
     document, module = document_of(spec_text(name)), generated(name)
     module._multiprocessors = lambda: 4
     if in_memory:
-        module._stays_on_chip = module._is_given = lambda *_: False
+        module._stays_on_chip = module._is_given = module._is_alone = lambda *_: False
     modes = ["saved"] if in_memory else ["saved", "recomputed"]  # of forwards on chip, those that store no states, too
     given = {"precisions": ["bf16"], "regimes": ["mild", "reset"], "modes": modes, "invariants": False}
     report = verify(document, module, "cuda", cases=[Case(2, 333, 6, *columns)], **given)

@@ -127,6 +127,11 @@ def test_operands_that_a_backward_shares():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_all_gradients_by_one_kernel():
+    result = _worker("alone")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_few_rows_in_bfloat16():
     result = _worker("few_rows")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]

@@ -90,6 +90,7 @@ def test_other_kernels_are_as_they_were(name, cover):
 def test_every_use_says_which_way_round_a_tile_is(name, cover):
     for kernel in fused(name, cover):
         axes = {scan.tile: scan.axes for scan in kernel.scans} | {x.name: x.axes for x in single(kernel)}
+        axes |= {scan.rounded: scan.axes for scan in kernel.scans}
         for line in [*single(kernel), *(dot for scan in kernel.scans for dot in scan.added)]:
             for operand in operands(line):
                 known = axes[operand.name]

@@ -58,7 +58,8 @@ ALL = [
 KERNELS = {"states_kernel", "outputs_kernel", "fused_kernel", "adjoint_states_kernel", "key_gradients_kernel"}
 KERNELS |= {"value_gradients_kernel", "carry_kernel", "step_kernel"}
 WALK_BACK = "fused_value_gradients_kernel"
-GIVEN = {"scores_kernel", "fused_given_kernel", "fused_given_value_gradients_kernel"}
+GIVEN_BACK, ALONE, HOPPER = "fused_given_value_gradients_kernel", "fused_gradients_kernel", ("sm_90", "bfloat16")
+GIVEN = {"scores_kernel", "fused_given_kernel", GIVEN_BACK}
 # Dots of float64, which Triton 3.7 leaves to multiplications there: what a divisor is read of, beside float32 inputs.
 DOUBLES = {("sm_100", "float32"): {f"mlstm_n_{kernel}_kernel" for kernel in ("states", "outputs", "fused")}}
 
@@ -85,15 +86,17 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
     pytest.importorskip("triton")
     name, target, dtype, K, V = case
     found = built(*case, tmp_path)
-    longest_first = sorted(KERNELS | GIVEN | {WALK_BACK}, key=len, reverse=True)
+    longest_first = sorted(KERNELS | GIVEN | {WALK_BACK, ALONE}, key=len, reverse=True)
     text = (ROOT / "generated" / f"{name}.py").read_text()
     from_shared = re.findall(r'"(\w+)"', "".join(re.findall("^FROM_SHARED = .*", text, re.MULTILINE)))
     by_wgmma = f"{name}_fused_kernel" in from_shared
     most = 128 if by_wgmma and target == "sm_90" and V > 32 else 0 if by_wgmma else 64
     walks_back = f"def {name}_{WALK_BACK}(" in text and dtype == "bfloat16" and most >= K
     measured = f'("fused_given", 9, torch.bfloat16, {power(K)}, {power(V)}):' in text
-    is_given = measured and (target, dtype) == ("sm_90", "bfloat16")
+    is_given = measured and (target, dtype) == HOPPER
+    alone = f'("fused_gradients", 9, torch.bfloat16, {power(K)}, {power(V)}):' in text and (target, dtype) == HOPPER
     expected = KERNELS | ({WALK_BACK} if walks_back else set()) | (GIVEN if is_given else set())
+    expected = expected - {WALK_BACK, GIVEN_BACK} | {ALONE} if alone else expected
     assert {next(k for k in longest_first if b["kernel"].endswith(f"_{k}")) for b in found} == expected
     for b in found:
         multiplies = not b["kernel"].endswith(("_carry_kernel", "_step_kernel"))
@@ -142,7 +145,7 @@ assert sorted(x["num_warps"] for x in mild) == [4, 8], mild
     ran(code, tmp_path)
 
 
-@pytest.mark.parametrize(("name", "K", "V"), [("gla", 256, 512), ("linear_attn", 128, 128), ("linear_attn", 128, 256)])
+@pytest.mark.parametrize(("name", "K", "V"), [("gla", 256, 512), ("simple_gla", 128, 128), ("linear_attn", 128, 256)])
 def test_walks_that_are_given_their_operands_have_them_in_shared_memory(name, K, V, tmp_path):
     """All products are wgmma's, and none has an operand in registers; with states stored, and without."""
     pytest.importorskip("triton")

@@ -239,8 +239,26 @@ def test_walks_without_gates_are_given_scores_if_all_of_the_op_gains(chunk, K, g
     monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
     monkeypatch.setattr(tuning.Oracle, "run", lambda oracle: None)
     found = list(tuning.tune(source, CPU, [replace(TINY, K=K)], 1))
-    assert tried == [[], ["scores"], *([given] if kept is not None else [])]
+    assert tried == [[], ["scores"], ["fused_gradients"], *([given] if kept is not None else [])]
     assert sorted(x.kernel for x in found) == (given if kept else [])
+
+
+@pytest.mark.parametrize(("gain", "kept"), [(0.9, ["fused_gradients"]), (0.99, [])], ids=["faster", "no faster"])
+def test_one_kernel_makes_all_gradients_if_all_of_the_op_gains(gain, kept, monkeypatch):
+    pytest.importorskip("triton")
+    source = Source("linear_attn.yaml", spec_text("linear_attn"))
+
+    def whole(source, table, call):
+        return gain if {"fused_gradients"} == {x.kernel for x in table} else 1.0
+
+    monkeypatch.setattr(
+        tuning, "_measured", lambda oracle, call, jobs, say, base: (replace(ONE, kernel=x.kernel) for x in base)
+    )
+    monkeypatch.setattr(tuning, "_whole", whole)
+    monkeypatch.setattr(tuning, "call", lambda *_: None)
+    monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
+    monkeypatch.setattr(tuning.Oracle, "run", lambda oracle: None)
+    assert [x.kernel for x in tuning.tune(source, CPU, [TINY], 1)] == kept
 
 
 @pytest.mark.parametrize(("name", "gain", "kept"), [("gla_kv", 0.9, True), ("gla_kv", 0.99, False), ("gla", 0.9, None)])
