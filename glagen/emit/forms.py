@@ -23,7 +23,9 @@ from glagen.emit.scores import operand_names, operands_call, scores_made, walk_o
 from glagen.emit.walks import pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.tuned import GIVEN
+from glagen.ir.tuned import ALONE, GIVEN
+
+_NO_STATES = "_empty(0, dtype=_kept_type(dtype), device=device)"
 
 
 def launches(program: ChunkProgram, kernels: dict[str, KernelText], doubled: bool) -> list[str]:
@@ -73,24 +75,27 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
 
 def _nothing(kernels: dict[str, KernelText]) -> str:
     """What a forward returns for the backward that keeps nothing: no chunk states, no operands if walks have any."""
-    return "_empty(0, dtype=_kept_type(dtype), device=device)" + ", *_new_operands(dtype, device)" * (GIVEN in kernels)
+    return _NO_STATES + ", *_new_operands(dtype, device)" * (GIVEN in kernels)
 
 
 def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    """The forward that keeps the state on chip and is given what it multiplies with it, if there is one."""
+    """The forward that keeps the state on chip and is given what it multiplies with it, if there is one. That is kept
+    for the backward, but for one that makes all gradients in one walk."""
     if GIVEN not in kernels:
         return []
     text, state = kernels[GIVEN], program.states[0].name
     name, final = identifier(state), f"{state}_final"
     results = ", ".join([*(identifier(o.name) for o in program.outputs), final])
+    last = f"{name} if kept else {_NO_STATES}, *_new_operands(dtype, device)" if ALONE in kernels else _nothing(kernels)
+    wanted = f' and not _is_alone("{ALONE}", N * M, K, V, dtype)' * (ALONE in kernels)
     return [
         f'if _is_given("{GIVEN}", N * M, K, V, dtype):',
         f"    [{', '.join(walk_operands(kernels))}] = operands = {operands_call(program)}",
         f"    {chunk_states(state, 'H')} if kept else None",
         *indented(launch(program, text, {"pieces": "1", **operand_names(kernels)})),
-        "    if kept:",
+        f"    if kept{wanted}:",
         f"        return {results}, {name}, *operands",
-        f"    return {results}, {_nothing(kernels)}",
+        f"    return {results}, {last}",
     ]
 
 

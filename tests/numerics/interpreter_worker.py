@@ -536,7 +536,26 @@ def where_one_kernel_makes_all_gradients(text: str) -> list[dict]:
         found.append(torch.autograd.grad(o, [tensors[n] for n in leaves], torch.ones_like(o)))
         assert (alone in launched) == (found == found[:1]) and (others in launched) == (found != found[:1])
     same = [(x - y).abs().max() <= 2e-3 * y.abs().max() for x, y in zip(found[0], found[1], strict=False)]
-    return [*rows, {"quantity": "gradients both ways", "ok": all(same)}]
+    rows.append({"quantity": "gradients both ways", "ok": all(same)})
+    return rows + beside_walks_that_are_given_scores(text, tuple(given.values()), (K, V))
+
+
+def beside_walks_that_are_given_scores(text: str, tensors: tuple[torch.Tensor, ...], columns: tuple[int, int]) -> list:
+    """The rows where a walk makes all gradients after one that is given scores: which are not kept for it, as
+    torch.compile is told, but made again for others."""
+    document = document_of(text)
+    module = compiled(text, tuned=(*all_gradients(document, 0, columns), *walks_given(document, 0, columns)))
+    module._multiprocessors = lambda: 1
+    given = {"cases": [Case(1, 70, 2, *columns)], "precisions": ["fp32"], "regimes": ["mild"]}
+    rows = verify(document, module, **given).to_dict()["rows"]
+    is_alone = module._is_alone
+    for alone in (is_alone, lambda *_: False):
+        module._is_alone = alone
+        forget_runs(module)
+        kept, told = (run(0.5, *tensors, None, None, "saved") for run in (module._run, module._run_shapes))
+        assert [x.shape for x in kept] == [x.shape for x in told] and bool(kept[-1].numel()) == (alone != is_alone)
+    module._is_alone = is_alone
+    return rows
 
 
 def of_few_rows(name: str) -> list[dict]:
