@@ -11,7 +11,7 @@ from glagen.bench import Workload
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Schedule
 from glagen.ir.tuned import ALONE, GIVEN_KERNELS, SHARED, SHARING, Heads, Tuned, merged, power
-from glagen.schedule.tiles import WIDE, gated_sides
+from glagen.schedule.tiles import ALONE_TILES, WIDE, gated_sides
 
 DTYPE = torch.bfloat16
 COLUMNS = (32, 64, 128, 256, 512)  # in a tile: few for more programs, many for less done again in each of them
@@ -58,7 +58,8 @@ def operands_shared(planned: Schedule, workload: Workload, device: torch.device)
 
 def all_gradients(planned: Schedule, workload: Workload, device: torch.device) -> Tuned:
     """What has one kernel make all gradients, as the rule would."""
-    return replace(configuration(planned, ALONE, workload, device), warps=8, stages=2)
+    like = configuration(planned, ALONE, workload, device)
+    return replace(like, warps=ALONE_TILES.warps, stages=ALONE_TILES.stages)
 
 
 def walks_given(planned: Schedule, workload: Workload, device: torch.device) -> Table:

@@ -114,19 +114,34 @@ def _alone(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[st
     """One kernel that walks back and makes all gradients, if all are asked for and no heads share any tensor."""
     if ALONE not in kernels:
         return []
-    (state,), text = program.states, kernels[ALONE]
-    outs = {t.name.removesuffix("_out"): t for t in (x["tensor"] for x in text["tensors"]) if t.name.endswith("_out")}
-    buffers = {target: _buffer(program, kernels, text, tensor, target) for target, tensor in outs.items()}
-    shares = [f"{heads_of(d)} == M" for d in program.recurrence.declarations if f"d{d.name}" in outs]
-    wanted = [f"all(needs[:{len(order)}])", *shares, f'_is_alone("{ALONE}", N * M, K, V, dtype)']
-    initial = f"{new(f'{state.adjoint}_initial', 'N', 'M', 'K', 'V')} if needs[{len(order)}] else None"
+    buffers, unshared, renamed = _of_walk(program, kernels, ALONE)
+    wanted = [f"all(needs[:{len(order)}])", *unshared, f'_is_alone("{ALONE}", N * M, K, V, dtype)']
     made = [
         *(f"{name} = {allocated}" for name, allocated, _ in buffers.values()),
-        initial,
-        *launch(program, text, {target: name for target, (name, _, _) in buffers.items()} | {"pieces": "1"}),
+        _initial(program),
+        *launch(program, kernels[ALONE], renamed),
         *_returned(program, {target: [total] for target, (_, _, total) in buffers.items()}, order),
     ]
     return [f"if {' and '.join(wanted)}:", *indented(made)]
+
+
+def _of_walk(
+    program: ChunkProgram, kernels: dict[str, KernelText], role: str
+) -> tuple[dict[str, tuple[str, str, str]], list[str], dict[str, str]]:
+    """The buffers of what a walk on chip makes (see `_buffer`); that no heads share a tensor whose gradient that is;
+    and what its launch calls them."""
+    text = kernels[role]
+    tensors: list[Tensor] = [item["tensor"] for item in text["tensors"]]
+    outs = {t.name.removesuffix("_out"): t for t in tensors if t.name.endswith("_out")}
+    buffers = {target: _buffer(program, kernels, text, tensor, target) for target, tensor in outs.items()}
+    unshared = [f"{heads_of(d)} == M" for d in program.recurrence.declarations if f"d{d.name}" in outs]
+    return buffers, unshared, {target: name for target, (name, _, _) in buffers.items()} | {"pieces": "1"}
+
+
+def _initial(program: ChunkProgram) -> str:
+    """The gradient of the initial state, if it is asked for."""
+    (state,) = program.states
+    return f"{new(f'{state.adjoint}_initial', 'N', 'M', 'K', 'V')} if needs[{len(program.gradients)}] else None"
 
 
 def _walk_back(program: ChunkProgram, text: KernelText) -> str:
@@ -145,17 +160,9 @@ def _walk_back_on_chip(
     are strong it walks again, for right gradients of states, from which those of values are made chunk by chunk."""
     (state,) = program.states
     text = kernels[role]
-    tensors: list[Tensor] = [item["tensor"] for item in text["tensors"]]
-    outs = {t.name.removesuffix("_out"): t for t in tensors if t.name.endswith("_out")}
-    buffers = {target: _buffer(program, kernels, text, tensor, target) for target, tensor in outs.items()}
-    heads = [heads_of(d) for d in program.recurrence.declarations if f"d{d.name}" in outs]
-    on_chip = [_asked(outs, order), *(f"{number} == M" for number in heads)]
-    on_chip.append(f'_stays_on_chip("{role}", "saved", N * M, K, V, dtype)')
-    renamed = {target: name for target, (name, _, _) in buffers.items()} | {"pieces": "1"}
-    states = [
-        chunk_states(state.adjoint_end, "M"),
-        f"{new(f'{state.adjoint}_initial', 'N', 'M', 'K', 'V')} if needs[{len(program.gradients)}] else None",
-    ]
+    buffers, unshared, renamed = _of_walk(program, kernels, role)
+    on_chip = [_asked(buffers, order), *unshared, f'_stays_on_chip("{role}", "saved", N * M, K, V, dtype)']
+    states = [chunk_states(state.adjoint_end, "M"), _initial(program)]
     given = []
     if GIVEN_BACK in kernels:
         operands = walk_operands(kernels)

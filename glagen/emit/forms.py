@@ -25,8 +25,6 @@ from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.tuned import ALONE, GIVEN
 
-_NO_STATES = "_empty(0, dtype=_kept_type(dtype), device=device)"
-
 
 def launches(program: ChunkProgram, kernels: dict[str, KernelText], doubled: bool) -> list[str]:
     """The module's functions that run the forward and the backward on Triton. `doubled`: how many steps a chunk has
@@ -75,7 +73,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
 
 def _nothing(kernels: dict[str, KernelText]) -> str:
     """What a forward returns for the backward that keeps nothing: no chunk states, no operands if walks have any."""
-    return _NO_STATES + ", *_new_operands(dtype, device)" * (GIVEN in kernels)
+    return "_empty(0, dtype=_kept_type(dtype), device=device)" + ", *_new_operands(dtype, device)" * (GIVEN in kernels)
 
 
 def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
@@ -86,7 +84,7 @@ def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[
     text, state = kernels[GIVEN], program.states[0].name
     name, final = identifier(state), f"{state}_final"
     results = ", ".join([*(identifier(o.name) for o in program.outputs), final])
-    last = f"{name} if kept else {_NO_STATES}, *_new_operands(dtype, device)" if ALONE in kernels else _nothing(kernels)
+    last = f"{name} if kept else " * (ALONE in kernels) + _nothing(kernels)
     wanted = f' and not _is_alone("{ALONE}", N * M, K, V, dtype)' * (ALONE in kernels)
     return [
         f'if _is_given("{GIVEN}", N * M, K, V, dtype):',

@@ -10,6 +10,7 @@ from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs
 from glagen.ir.expr import Expr, plus, ref, refs
 from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, Tiles, read, written
 from glagen.ir.recurrence import Recurrence
+from glagen.ir.tuned import ALONE
 from glagen.schedule.alone import carried_rounded
 from glagen.schedule.covers import Cover, reach
 from glagen.schedule.given import apart, exact, of_exact
@@ -103,7 +104,7 @@ def build(
     sums = {n: o for n, (a, o) in local_sums(program).items() if a in absent and n not in wanted}
     statements = needed(program, wanted, states | set(sums))
     forward = shape.name in FORWARD
-    alone = shape.whole == ("i", "j")
+    alone = shape.name == ALONE
     all_turned = bool(shape.whole) and not shape.given and gated_sides(program) not in STATES_TURNED and not alone
     by_columns = all_turned or alone or (bool(shape.whole) and shape.given)
     by_rows = gated_sides(program) == "s" and not needs_exact_states(program.recurrence)
@@ -211,10 +212,8 @@ def _judges(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Judge, ...
 
 
 def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:
-    if shape.whole == ("i", "j"):
-        return ALONE_TILES
     if shape.whole:
-        return GIVEN_TILES if shape.given else fused_tiles(program)
+        return GIVEN_TILES if shape.given else ALONE_TILES if shape.name == ALONE else fused_tiles(program)
     if shape.direction:
         return scan_tiles(chunk_of(program))
     gated = frozenset(axis for gate in program.gates for axis in gate.axes)
