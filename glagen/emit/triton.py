@@ -210,7 +210,7 @@ class KernelPrinter(KernelStores):
         axes, sign = full_axes(line), "+=" if line.accumulate else "="
         match line.expr:
             case Apply(function="clamp", args=(Ref(name=name),)) if (
-                name in self.narrow and not line.guarded and self.kernel.runs_twice and len(axes) > 1
+                name in self.narrow and not line.guarded and len(axes) > 1
             ):
                 mask = self._named(f"in_{''.join(axes)}", " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes))
                 looped = self.kernel.looped

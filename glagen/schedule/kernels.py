@@ -34,6 +34,7 @@ from glagen.schedule.tiles import (
 )
 from glagen.schedule.turn import columns_first, states_turned, turned
 from glagen.schedule.wait import had_better_wait, waiting
+from glagen.schedule.walks import summed_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,8 @@ def build(
         lines += extra
         stores.append(Store(goal.target, tile_name, goal.parts[0].indices))
     lines = lightened(lines, forward, bool(shape.whole))
+    if shape.direction and not (shape.whole or shape.given or needs_exact_states(program.recurrence)):
+        lines = summed_once(lines, (gate.name for gate in program.gates if gate.axes))
     stores += [Store(x.name, x.name, x.indices) for x in operands]
     scans = tuple(
         scan_of(program, s, lowering.updates[s.out.name], s.carried.name if shape.save_states else None)

@@ -78,9 +78,9 @@ def test_large_chunk_states_are_stored_by_tma(monkeypatch, capability, K, V, dty
         ("gla", 256, 512, True),
         ("gla", 128, 128, False),  # no row of the table
         ("gla_kv", 128, 256, True),
-        ("gla_kv", 64, 64, False),  # a row, of 32 by 64
+        ("gla_kv", 64, 64, True),
         ("gla_v", 256, 512, True),
-        ("gla_v", 128, 128, False),
+        ("gla_v", 128, 128, True),
     ],
 )
 def test_walks_store_by_tma_where_the_table_says_so(monkeypatch, name, K, V, is_by_tma):
