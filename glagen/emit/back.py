@@ -21,6 +21,7 @@ from glagen.emit.launch import (
 )
 from glagen.emit.memory import EXTENT, Tensor
 from glagen.emit.scores import operand_names, operands_call, scores_made, shared_call, shared_notes, walk_operands
+from glagen.emit.walks import looked, pieces, walked_apart
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
@@ -161,8 +162,10 @@ def _walk_back_on_chip(
     (state,) = program.states
     text = kernels[role]
     buffers, unshared, renamed = _of_walk(program, kernels, role)
-    on_chip = [_asked(buffers, order), *unshared, f'_stays_on_chip("{role}", "saved", N * M, K, V, dtype)']
-    states = [chunk_states(state.adjoint_end, "M"), _initial(program)]
+    on_chip = [_asked(buffers, order), *unshared, f'_stays_on_chip("{role}", "saved", N * pieces * M, K, V, dtype)']
+    states = chunk_states(state.adjoint_end, "M")
+    apart, initial = kernels["adjoint_states"], f"{state.adjoint}_initial"
+    in_pieces = {initial: f"{initial} if pieces == 1 else None", "pieces": "pieces"}
     given = []
     if GIVEN_BACK in kernels:
         operands = walk_operands(kernels)
@@ -170,18 +173,25 @@ def _walk_back_on_chip(
         given = [
             f"given = {' and '.join(conditions)}",
             "if given:",
-            *indented([*states, f"if not {operands[0]}.numel():"]),
+            *indented([states, _initial(program), f"if not {operands[0]}.numel():"]),
             f"        [{', '.join(operands)}] = {operands_call(program)}",
             *indented(launch(program, kernels[GIVEN_BACK], renamed | operand_names(kernels))),
         ]
     return [
         *(f"{name} = {made} if needs[{order[target]}] else None" for target, (name, made, _) in buffers.items()),
+        pieces(apart, "M"),
         f"on_chip = {' and '.join(on_chip)}",
         *given,
         "elif on_chip:" if given else "if on_chip:",
-        *indented(states),
+        f"    {states}",
+        *indented(walked_apart(program, apart, f"needs[{len(program.gradients)}]", "strong")),
+        "    N = N * pieces",
         *indented(scores_made(program, kernels) if text["kernel"].ready else []),
-        *indented(_twice(program, text, renamed) if text["kernel"].runs_twice else launch(program, text, renamed)),
+        *indented(
+            _twice(program, text, renamed | in_pieces)
+            if text["kernel"].runs_twice
+            else launch(program, text, renamed | in_pieces)
+        ),
         "else:",
         f"    {walk_back}",
     ]
@@ -189,12 +199,13 @@ def _walk_back_on_chip(
 
 def _twice(program: ChunkProgram, text: KernelText, renamed: dict[str, str]) -> list[str]:
     """The walk back where gates may be strong: of what is mild all, of all else the gradients of states alone."""
-    nothing = dict.fromkeys(renamed, "None") | {"pieces": "1"}
+    initial = f"{program.states[0].adjoint}_initial"
+    nothing = dict.fromkeys(renamed, "None") | {"pieces": "pieces"}
     return [
         *configure(program, text),
-        *start(program, text, nothing | {f"{program.states[0].adjoint}_initial": "None"}, passes="[:1]"),
+        *looked(program, text, nothing, "M"),
         *start(program, text, renamed, passes="[1:3]"),
-        *start(program, text, nothing, passes="[3:]", by_threads=True),
+        *start(program, text, nothing | {initial: renamed[initial]}, passes="[3:]", by_threads=True),
         "strong = again.view(N, M, -1)",
     ]
 

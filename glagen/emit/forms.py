@@ -20,7 +20,7 @@ from glagen.emit.launch import (
 )
 from glagen.emit.memory import EXTENT
 from glagen.emit.scores import operand_names, operands_call, scores_made, walk_operands
-from glagen.emit.walks import pieces
+from glagen.emit.walks import looked, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.tuned import ALONE, GIVEN
@@ -119,11 +119,7 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     return [
         f'{chunk_states(state, "H")} if states != "recomputed" else None',
         *configure(program, text),
-        "judged = pieces > 1 and programs == N * H  # by the same walks",
-        "if judged:",
-        "    again = strong",
-        "else:",
-        *indented(start(program, text, nothing, passes="[:1]")),
+        *looked(program, text, nothing, "H"),
         *walk,
         *start(program, text, late | last, passes="[3:]", by_threads=True),
         f"if {name} is not None:  # of what is strong: outputs of all its chunks at once, by right states",

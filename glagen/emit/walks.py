@@ -33,7 +33,8 @@ def walks(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
     """The module's functions that walk along sequences on Triton."""
     forward = kernels["states"]
     backward = [kernels[role] for role in ("adjoint_states", ADJOINT_GIVEN) if role in kernels]
-    made = _entering(program, forward), _states(program, forward), *(_adjoint_states(program, x) for x in backward)
+    back = (made(program, x) for x in backward for made in (_leaving, _adjoint_states))
+    made = _entering(program, forward), _states(program, forward), *back
     return ["\n".join(function) for function in made]
 
 
@@ -82,13 +83,35 @@ def _states(program: ChunkProgram, text: KernelText) -> list[str]:
     ]
 
 
+def _leaving(program: ChunkProgram, text: KernelText) -> list[str]:
+    (state,) = program.states
+    initial, final = f"{state.adjoint}_initial", f"{state.adjoint_end}_final"
+    signature = [*arguments(program), PACKED, "packing", *walk_back_arguments(program, text), "pieces", final, "wanted"]
+    from_zero = {final: "None", state.adjoint_end: "None", initial: "ends"}
+    return [
+        f"def {leaving(text)}({', '.join(signature)}):",
+        '    """Gradients of the states that leave each piece of a sequence [N * pieces, H, K, V], and of initial ones',
+        f'    if wanted{_notes(text)}."""',
+        *head(program),
+        *indented(
+            [
+                f"{new(initial, 'N', 'H', 'K', 'V')} if wanted else None",
+                *_cut(program, text),
+                new("ends", "N", "M", "K", "V"),
+                *_from_zero(program, text, from_zero, "M"),
+                "ends = _over_heads(ends, 1, H)",
+                f"{final} = _carried(pieces, ends, {final}, {initial}{_given(program)}, reverse=True)",
+                f"return {', '.join([final, initial, *noted(text)])}",
+            ]
+        ),
+    ]
+
+
 def _adjoint_states(program: ChunkProgram, text: KernelText) -> list[str]:
     (state,) = program.states
     name, initial = identifier(state.adjoint_end), f"{state.adjoint}_initial"
     final = f"{state.adjoint_end}_final"
     more = walk_back_arguments(program, text)
-    notes = "".join(f", {x}" for x in noted(text))
-    from_zero = {final: "None", state.adjoint_end: "None", initial: "ends"}
     from_there = {initial: f"{initial} if pieces == 1 else None"} | _unwanted(program)
     return [
         f"def _{text['role']}_triton({', '.join([*arguments(program), PACKED, 'packing', *more, final, 'wanted'])}):",
@@ -99,17 +122,44 @@ def _adjoint_states(program: ChunkProgram, text: KernelText) -> list[str]:
         *indented(
             [
                 pieces(text, "M"),
+                *walked_apart(program, text, "wanted"),
                 *_cut(program, text),
-                f"{new(initial, 'N // pieces', 'M if pieces == 1 else H', 'K', 'V')} if wanted else None",
-                "if pieces > 1:",
-                f"    {new('ends', 'N', 'M', 'K', 'V')}",
-                *indented(_from_zero(program, text, from_zero, "M")),
-                "    ends = _over_heads(ends, 1, H)",
-                f"    {final} = _carried(pieces, ends, {final}, {initial}{_given(program)}, reverse=True)",
                 *start(program, text, from_there),
-                f"return {name}, {initial}{notes}",
+                f"return {', '.join([name, initial, *noted(text)])}",
             ]
         ),
+    ]
+
+
+def leaving(text: KernelText) -> str:
+    """The function that gives the gradients of states which leave pieces."""
+    return f"_leaving{text['role'].removeprefix('adjoint_states')}_triton"
+
+
+def walked_apart(program: ChunkProgram, text: KernelText, wanted: str, notes: str = "_") -> list[str]:
+    """What leaves pieces, if there are any; else a buffer for the gradients of initial states, if those are `wanted`.
+    `notes`: the name of what walks note."""
+    (state,) = program.states
+    initial, final = f"{state.adjoint}_initial", f"{state.adjoint_end}_final"
+    given = [*arguments(program), PACKED, "packing", *walk_back_arguments(program, text), "pieces", final, wanted]
+    made = [final, initial, *(notes for _ in noted(text))]
+    return [
+        "if pieces > 1:",
+        f"    {', '.join(made)} = {leaving(text)}({', '.join(given)})",
+        "else:",
+        f"    {new(initial, 'N', 'M', 'K', 'V')} if {wanted} else None",
+    ]
+
+
+def looked(program: ChunkProgram, text: KernelText, nothing: dict[str, str], heads: str) -> list[str]:
+    """A look at first chunks, by a walk on chip that stores `nothing`; unless walks that gave what enters pieces, or
+    leaves them, have seen all chunks: if there was one for each of its own."""
+    return [
+        f"judged = pieces > 1 and programs == N * {heads}  # by the same walks",
+        "if judged:",
+        "    again = strong",
+        "else:",
+        *indented(start(program, text, nothing, passes="[:1]")),
     ]
 
 

@@ -115,6 +115,40 @@ def test_who_has_seen_all_of_a_piece_need_not_look_at_its_first_chunk(monkeypatc
     assert [x.get("PEEK") for x in found].count(True) == looks and found[-1]["STRONG"]
 
 
+@pytest.mark.parametrize(
+    ("T", "V", "pieces", "looks"),
+    [
+        (32 * 128, 64, 32, False),
+        (32 * 63, 64, 1, True),
+        (32 * 128, 256, 32, True),  # walks for the states note what they meet for all values, those on chip for a block
+    ],
+)
+def test_walks_back_on_chip_go_along_pieces(monkeypatch, T, V, pieces, looks):
+    """From the gradients of the states that leave each."""
+    module, found, walked = generated("gla"), [], []
+    on_chip = module.gla_fused_value_gradients_kernel
+
+    def launched(kernel, programs, device, *arguments, passes=({},), **_):
+        if kernel is on_chip:
+            found.extend(passes)
+            walked.append(programs)
+
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
+    monkeypatch.setattr(module, "_pieces", lambda *_: pieces)
+    monkeypatch.setattr(module, "_stays_on_chip", lambda kernel, states, walks, *_: walks == 8 * pieces)
+    for name in ("_launch", "_launch_by_tma"):
+        monkeypatch.setattr(module, name, launched)
+    q = k = g = torch.zeros(1, T, 8, 64, dtype=BF16)
+    v = do = torch.zeros(1, T, 8, V, dtype=BF16)
+    S = torch.zeros(-(-T // 32), 8, 64, V, dtype=BF16)
+    kept = module._new_operands(BF16, q.device)
+    needs = [True] * 5
+    *_, dS_initial = module._backward_triton(1.0, q, k, v, g, None, None, S, *kept, do, None, needs)
+    blocks = module._config("fused_value_gradients", 64, V, BF16, 8 * pieces).blocks_V
+    assert set(walked) == {8 * pieces * blocks} and dS_initial.shape == (1, 8, 64, V)
+    assert [x.get("PEEK") for x in found].count(True) == looks and found[-1]["STRONG"]
+
+
 @pytest.mark.parametrize("states", ["saved", "recomputed"])
 def test_what_is_asked_for_is_done(seen, states):
     module, found = seen
