@@ -13,7 +13,6 @@ from glagen.emit.launch import (
     head,
     indented,
     launch,
-    new,
     noted,
     start,
     sums_made,
@@ -21,7 +20,7 @@ from glagen.emit.launch import (
 )
 from glagen.emit.memory import EXTENT, Tensor
 from glagen.emit.scores import operand_names, operands_call, scores_made, shared_call, shared_notes, walk_operands
-from glagen.emit.walks import looked, pieces, walked_apart
+from glagen.emit.walks import left, looked, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
@@ -48,10 +47,11 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         f"        {name}{', _' * len(noted(kernels['states']))} = _states_triton({again})",
     ]
     order = {f"d{g.name}": n for n, g in enumerate(program.gradients)}
+    fused = "fused_value_gradients"
+    lines += indented([pieces(kernels["adjoint_states"], "M")] if fused in kernels else [])
     lines += indented(_alone(program, kernels, order))
     lines += indented(sums_made(program, kernels, "backward_sums"))
     walk_back = _walk_back(program, kernels["adjoint_states"])
-    fused = "fused_value_gradients"
     if fused in kernels:
         lines += indented(_walk_back_on_chip(program, kernels, fused, walk_back, order))
     elif ADJOINT_GIVEN in kernels:
@@ -116,10 +116,10 @@ def _alone(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[st
     if ALONE not in kernels:
         return []
     buffers, unshared, renamed = _of_walk(program, kernels, ALONE)
-    wanted = [f"all(needs[:{len(order)}])", *unshared, f'_is_alone("{ALONE}", N * M, K, V, dtype)']
+    wanted = [f"all(needs[:{len(order)}])", *unshared, f'_is_alone("{ALONE}", N * M, K, V, T, dtype, {PACKED})']
     made = [
         *(f"{name} = {allocated}" for name, allocated, _ in buffers.values()),
-        _initial(program),
+        *_left(program, kernels),
         *launch(program, kernels[ALONE], renamed),
         *_returned(program, {target: [total] for target, (_, _, total) in buffers.items()}, order),
     ]
@@ -136,13 +136,14 @@ def _of_walk(
     outs = {t.name.removesuffix("_out"): t for t in tensors if t.name.endswith("_out")}
     buffers = {target: _buffer(program, kernels, text, tensor, target) for target, tensor in outs.items()}
     unshared = [f"{heads_of(d)} == M" for d in program.recurrence.declarations if f"d{d.name}" in outs]
-    return buffers, unshared, {target: name for target, (name, _, _) in buffers.items()} | {"pieces": "1"}
+    initial = f"{program.states[0].adjoint}_initial"
+    renamed = {target: name for target, (name, _, _) in buffers.items()}
+    return buffers, unshared, renamed | {initial: f"{initial} if pieces == 1 else None"}
 
 
-def _initial(program: ChunkProgram) -> str:
-    """The gradient of the initial state, if it is asked for."""
-    (state,) = program.states
-    return f"{new(f'{state.adjoint}_initial', 'N', 'M', 'K', 'V')} if needs[{len(program.gradients)}] else None"
+def _left(program: ChunkProgram, kernels: dict[str, KernelText], notes: str = "_") -> list[str]:
+    """What a walk on chip begins with in each piece (see `left`), and a buffer for the initial state's gradient."""
+    return left(program, kernels["adjoint_states"], f"needs[{len(program.gradients)}]", notes)
 
 
 def _walk_back(program: ChunkProgram, text: KernelText) -> str:
@@ -164,34 +165,25 @@ def _walk_back_on_chip(
     buffers, unshared, renamed = _of_walk(program, kernels, role)
     on_chip = [_asked(buffers, order), *unshared, f'_stays_on_chip("{role}", "saved", N * pieces * M, K, V, dtype)']
     states = chunk_states(state.adjoint_end, "M")
-    apart, initial = kernels["adjoint_states"], f"{state.adjoint}_initial"
-    in_pieces = {initial: f"{initial} if pieces == 1 else None", "pieces": "pieces"}
     given = []
     if GIVEN_BACK in kernels:
         operands = walk_operands(kernels)
-        conditions = [*on_chip[:-1], f'_is_given("{GIVEN_BACK}", N * M, K, V, dtype)']
+        conditions = [*on_chip[:-1], f'_is_given("{GIVEN_BACK}", N * pieces * M, K, V, dtype)']
         given = [
             f"given = {' and '.join(conditions)}",
             "if given:",
-            *indented([states, _initial(program), f"if not {operands[0]}.numel():"]),
+            *indented([states, *_left(program, kernels), f"if not {operands[0]}.numel():"]),
             f"        [{', '.join(operands)}] = {operands_call(program)}",
             *indented(launch(program, kernels[GIVEN_BACK], renamed | operand_names(kernels))),
         ]
     return [
         *(f"{name} = {made} if needs[{order[target]}] else None" for target, (name, made, _) in buffers.items()),
-        pieces(apart, "M"),
         f"on_chip = {' and '.join(on_chip)}",
         *given,
         "elif on_chip:" if given else "if on_chip:",
-        f"    {states}",
-        *indented(walked_apart(program, apart, f"needs[{len(program.gradients)}]", "strong")),
-        "    N = N * pieces",
+        *indented([states, *_left(program, kernels, "strong")]),
         *indented(scores_made(program, kernels) if text["kernel"].ready else []),
-        *indented(
-            _twice(program, text, renamed | in_pieces)
-            if text["kernel"].runs_twice
-            else launch(program, text, renamed | in_pieces)
-        ),
+        *indented(_twice(program, text, renamed) if text["kernel"].runs_twice else launch(program, text, renamed)),
         "else:",
         f"    {walk_back}",
     ]
@@ -200,7 +192,7 @@ def _walk_back_on_chip(
 def _twice(program: ChunkProgram, text: KernelText, renamed: dict[str, str]) -> list[str]:
     """The walk back where gates may be strong: of what is mild all, of all else the gradients of states alone."""
     initial = f"{program.states[0].adjoint}_initial"
-    nothing = dict.fromkeys(renamed, "None") | {"pieces": "pieces"}
+    nothing = dict.fromkeys(renamed, "None")
     return [
         *configure(program, text),
         *looked(program, text, nothing, "M"),

@@ -20,7 +20,7 @@ from glagen.emit.launch import (
 )
 from glagen.emit.memory import EXTENT
 from glagen.emit.scores import operand_names, operands_call, scores_made, walk_operands
-from glagen.emit.walks import looked, pieces
+from glagen.emit.walks import entered, looked, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.tuned import ALONE, GIVEN
@@ -54,14 +54,11 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         *indented([new(f, "N", "H", "K", "V") for f in finals]),
         *indented(sums_made(program, kernels, "sums")),
         '    kept = states == "saved"',
+        f"    {pieces(kernels['states'], 'H')}",
         *indented(_of_operands(program, kernels)),
         *indented([] if _judged(kernels) else scores_made(program, kernels)),
-        f"    {pieces(kernels['states'], 'H')}",
         '    if _stays_on_chip("fused", states, N * pieces * M, K, V, dtype):',
-        "        if pieces > 1:",
-        f"            {', '.join([*initials, *noted(kernels['states'])])} = _entering_triton("
-        f"{', '.join([*given[:-1], 'pieces', *finals])})",
-        "        N = N * pieces",
+        *indented(entered(program, kernels["states"], "strong"), 2),
         *indented(_on_chip(program, kernels), 2),
         "    else:",
         f"        {', '.join([name, *noted(kernels['states'])])} = _states_triton({', '.join(given)})",
@@ -85,13 +82,14 @@ def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[
     name, final = identifier(state), f"{state}_final"
     results = ", ".join([*(identifier(o.name) for o in program.outputs), final])
     last = f"{name} if kept else " * (ALONE in kernels) + _nothing(kernels)
-    wanted = f' and not _is_alone("{ALONE}", N * M, K, V, dtype)' * (ALONE in kernels)
+    alone = [f'alone = _is_alone("{ALONE}", N * M, K, V, T, dtype, {PACKED})'] * (ALONE in kernels)
     return [
-        f'if _is_given("{GIVEN}", N * M, K, V, dtype):',
+        f'if _is_given("{GIVEN}", N * pieces * M, K, V, dtype):',
         f"    [{', '.join(walk_operands(kernels))}] = operands = {operands_call(program)}",
+        *indented([*alone, *entered(program, kernels["states"])]),
         f"    {chunk_states(state, 'H')} if kept else None",
-        *indented(launch(program, text, {"pieces": "1", **operand_names(kernels)})),
-        f"    if kept{wanted}:",
+        *indented(launch(program, text, {final: f"{final} if pieces == 1 else None", **operand_names(kernels)})),
+        f"    if kept{' and not alone' * len(alone)}:",
         f"        return {results}, {name}, *operands",
         f"    return {results}, {last}",
     ]

@@ -63,7 +63,6 @@ def _states(program: ChunkProgram, text: KernelText) -> list[str]:
     (state,) = program.states
     name, initial, final = identifier(state.name), f"{state.name}_initial", f"{state.name}_final"
     results = ", ".join([name, *noted(text)])
-    given = f"{', '.join(arguments(program))}, {initial}, {PACKED}, packing"
     from_there = {final: f"{final} if pieces == 1 else None"} | _unwanted(program)
     return [
         f"def _states_triton({', '.join(arguments(program))}, {initial}, {PACKED}, packing, {final}=None):",
@@ -73,9 +72,8 @@ def _states(program: ChunkProgram, text: KernelText) -> list[str]:
         *indented(
             [
                 pieces(text, "H"),
-                "if pieces > 1:",
-                f"    {initial}{', _' * len(noted(text))} = _entering_triton({given}, pieces, {final})",
-                *_cut(program, text),
+                *entered(program, text),
+                *configure(program, text),
                 *start(program, text, from_there),
                 f"return {results}",
             ]
@@ -96,7 +94,8 @@ def _leaving(program: ChunkProgram, text: KernelText) -> list[str]:
         *indented(
             [
                 f"{new(initial, 'N', 'H', 'K', 'V')} if wanted else None",
-                *_cut(program, text),
+                "N = N * pieces",
+                *configure(program, text),
                 new("ends", "N", "M", "K", "V"),
                 *_from_zero(program, text, from_zero, "M"),
                 "ends = _over_heads(ends, 1, H)",
@@ -122,8 +121,8 @@ def _adjoint_states(program: ChunkProgram, text: KernelText) -> list[str]:
         *indented(
             [
                 pieces(text, "M"),
-                *walked_apart(program, text, "wanted"),
-                *_cut(program, text),
+                *left(program, text, "wanted"),
+                *configure(program, text),
                 *start(program, text, from_there),
                 f"return {', '.join([name, initial, *noted(text)])}",
             ]
@@ -136,9 +135,22 @@ def leaving(text: KernelText) -> str:
     return f"_leaving{text['role'].removeprefix('adjoint_states')}_triton"
 
 
-def walked_apart(program: ChunkProgram, text: KernelText, wanted: str, notes: str = "_") -> list[str]:
-    """What leaves pieces, if there are any; else a buffer for the gradients of initial states, if those are `wanted`.
-    `notes`: the name of what walks note."""
+def entered(program: ChunkProgram, text: KernelText, notes: str = "_") -> list[str]:
+    """What enters pieces, if there are any, which count as sequences from here on. `notes`: the name of what those who
+    walked along them noted."""
+    (state,) = program.states
+    initial, final = f"{state.name}_initial", f"{state.name}_final"
+    given = [*arguments(program), initial, PACKED, "packing", "pieces", final]
+    return [
+        "if pieces > 1:",
+        f"    {', '.join([initial, *(notes for _ in noted(text))])} = _entering_triton({', '.join(given)})",
+        "N = N * pieces",
+    ]
+
+
+def left(program: ChunkProgram, text: KernelText, wanted: str, notes: str = "_") -> list[str]:
+    """Gradients of what leaves pieces, if there are any, which count as sequences from here on; else a buffer for those
+    of initial states, if they are `wanted`. `notes` as above."""
     (state,) = program.states
     initial, final = f"{state.adjoint}_initial", f"{state.adjoint_end}_final"
     given = [*arguments(program), PACKED, "packing", *walk_back_arguments(program, text), "pieces", final, wanted]
@@ -148,6 +160,7 @@ def walked_apart(program: ChunkProgram, text: KernelText, wanted: str, notes: st
         f"    {', '.join(made)} = {leaving(text)}({', '.join(given)})",
         "else:",
         f"    {new(initial, 'N', 'M', 'K', 'V')} if {wanted} else None",
+        "N = N * pieces",
     ]
 
 
@@ -166,11 +179,6 @@ def looked(program: ChunkProgram, text: KernelText, nothing: dict[str, str], hea
 def pieces(text: KernelText, heads: str) -> str:
     """Into how many pieces sequences are cut."""
     return f'pieces = _pieces("{text["kernel"].name}", N * {heads}, K, V, T, dtype) if {PACKED} is None else 1'
-
-
-def _cut(program: ChunkProgram, text: KernelText) -> list[str]:
-    """Pieces count as sequences from here on."""
-    return ["N = N * pieces", *configure(program, text)]
 
 
 def _from_zero(program: ChunkProgram, text: KernelText, renamed: dict[str, str], heads: str) -> list[str]:

@@ -115,6 +115,17 @@ def cut_in_pieces(module: ModuleType, chunks: int = 1) -> None:
     forget_runs(module)
 
 
+def cut_in_two(module: ModuleType) -> None:
+    """Sequences of more than one chunk, in two pieces, on a GPU so small that walks along them fill it."""
+
+    def pieces(kernel: str, walks: int, K: int, V: int, T: int, dtype: torch.dtype) -> int:
+        steps = module._chunk(K, V, dtype) if hasattr(module, "_chunk") else module.CHUNK
+        return min(2, -(-T // steps))
+
+    module._pieces, module._multiprocessors = pieces, lambda: 1
+    forget_runs(module)
+
+
 def note_launches(module: ModuleType, note: Callable[[str], object]) -> None:
     """Kernels that the module launches from here on are told of by name; no run is repeated."""
     launch, module._alike_in = module._launch, lambda *_: None

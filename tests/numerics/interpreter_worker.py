@@ -41,6 +41,7 @@ from tests.numerics.helpers import (
     changed_before,
     compiled,
     cut_in_pieces,
+    cut_in_two,
     document_of,
     flattened,
     forget_runs,
@@ -494,6 +495,12 @@ def given_their_operands(document: Document, module: ModuleType, columns: tuple[
         launched.clear()
         op_results(document, module, problem, PRECISIONS["fp16"], CPU, states)
         assert launched.count(f"{document.name}_scores_kernel") == each * makers
+    launched.clear()
+    cut_in_two(module)
+    given = {"cases": [Case(2, 150, 2, *columns)], "precisions": ["fp16"], "regimes": ["strong"], "invariants": False}
+    rows += verify(document, module, **given).to_dict()["rows"]
+    walks = "states", "adjoint_states", *GIVEN_KERNELS
+    assert {f"{document.name}_{kernel}_kernel" for kernel in walks} <= {*launched}
     return rows
 
 
@@ -525,6 +532,13 @@ def where_one_kernel_makes_all_gradients(text: str) -> list[dict]:
     rows = verify(document, module, cases=[Case(2, 150, 2, K, V), Case(1, 1, 3, K, V)], **given).to_dict()["rows"]
     alone, others = (f"{document.name}_{name}_kernel" for name in (ALONE, "key_gradients"))
     assert alone in launched
+    whole = module._pieces
+    cut_in_two(module)
+    launched.clear()
+    rows += verify(document, module, cases=[Case(2, 150, 2, K, V)], **given).to_dict()["rows"]
+    assert {alone, f"{document.name}_adjoint_states_kernel"} <= launched
+    module._pieces = whole
+    forget_runs(module)
     problem = draw(document, "mild", Case(1, 70, 2, K, V))
     given = {n: x.half() for n, x in problem.arguments.items() if isinstance(x, torch.Tensor)}
     fewer = {n: x[:, :, :1] for n, x in given.items() if n != "q"}
@@ -549,13 +563,16 @@ def beside_walks_that_are_given_scores(text: str, tensors: tuple[torch.Tensor, .
     given = {"cases": [Case(1, 70, 2, *columns)], "precisions": ["fp32"], "regimes": ["mild"]}
     rows = verify(document, module, **given).to_dict()["rows"]
     is_alone = module._is_alone
-    for alone in (is_alone, lambda *_: False):
-        module._is_alone = alone
-        forget_runs(module)
-        kept, told = (run(0.5, *tensors, None, None, "saved") for run in (module._run, module._run_shapes))
-        assert [x.shape for x in kept] == [x.shape for x in told] and bool(kept[-1].numel()) == (alone != is_alone)
+    for cut in (forget_runs, cut_in_two):
+        cut(module)
+        for alone in (is_alone, lambda *_: False):
+            module._is_alone = alone
+            forget_runs(module)
+            kept, told = (run(0.5, *tensors, None, None, "saved") for run in (module._run, module._run_shapes))
+            assert [x.shape for x in kept] == [x.shape for x in told] and bool(kept[-1].numel()) == (alone != is_alone)
     module._is_alone = is_alone
-    return rows
+    forget_runs(module)
+    return rows + verify(document, module, **given | {"cases": [Case(1, 150, 2, *columns)]}).to_dict()["rows"]
 
 
 def of_few_rows(name: str) -> list[dict]:
