@@ -2,7 +2,9 @@
 
 Where sequences and heads are too few to occupy a GPU, a sequence is cut into pieces that are walked along at once:
 first from zero, which gives what each adds, and what its gates leave of a state; then from what enters it, which
-follows from those.
+follows from those. The second walk may be one that keeps the state on chip, if pieces are as many as sequences have to
+be for that. (H200, bf16, B1 T65536 H8 K=V=128, forward and backward, ms, with second walks back that only store the
+state's gradient, and on chip: gla 1.80 and 1.62; simple_gla, whose forward is then given its operands, 1.73 and 1.39.)
 """
 
 from __future__ import annotations

@@ -89,6 +89,7 @@ def test_walks_store_by_tma_where_the_table_says_so(monkeypatch, name, K, V, is_
     config = module._config("states", K, V, BF16, 100)
     states = torch.empty(0, 1, K, V, dtype=BF16)
     assert module._is_by_tma(config, states, config.measured) is is_by_tma
+    assert not module._is_by_tma(config | {"BLOCK_K": 32, "BLOCK_V": 64}, states, True), "threads are as fast"
 
 
 @pytest.mark.parametrize("name", ["linear_attn", "simple_gla"])
