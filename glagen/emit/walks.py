@@ -89,7 +89,7 @@ def _leaving(program: ChunkProgram, text: KernelText) -> list[str]:
     signature = [*arguments(program), PACKED, "packing", *walk_back_arguments(program, text), "pieces", final, "wanted"]
     from_zero = {final: "None", state.adjoint_end: "None", initial: "ends"}
     return [
-        f"def {leaving(text)}({', '.join(signature)}):",
+        f"def {_leaving_name(text)}({', '.join(signature)}):",
         '    """Gradients of the states that leave each piece of a sequence [N * pieces, H, K, V], and of initial ones',
         f'    if wanted{_notes(text)}."""',
         *head(program),
@@ -132,7 +132,7 @@ def _adjoint_states(program: ChunkProgram, text: KernelText) -> list[str]:
     ]
 
 
-def leaving(text: KernelText) -> str:
+def _leaving_name(text: KernelText) -> str:
     """The function that gives the gradients of states which leave pieces."""
     return f"_leaving{text['role'].removeprefix('adjoint_states')}_triton"
 
@@ -159,7 +159,7 @@ def left(program: ChunkProgram, text: KernelText, wanted: str, notes: str = "_")
     made = [final, initial, *(notes for _ in noted(text))]
     return [
         "if pieces > 1:",
-        f"    {', '.join(made)} = {leaving(text)}({', '.join(given)})",
+        f"    {', '.join(made)} = {_leaving_name(text)}({', '.join(given)})",
         "else:",
         f"    {new(initial, 'N', 'M', 'K', 'V')} if {wanted} else None",
         "N = N * pieces",
