@@ -108,6 +108,22 @@ equations:
   - o[t,j] = silu(z[t,j]) * sum(i, q[t,i] * S[t,i,j])
 """
 
+# Likewise, once by what is negative: gradients of gates have two reads, and two writes, on each side then.
+READ_NEGATIVE = """\
+name: read_negative
+inputs:
+  q: [t, i]
+  r: [t, i]
+  k: [t, i]
+  v: [t, j]
+  g: {axes: [t, i], domain: "[-inf, 0]"}
+state: S[i, j]
+equations:
+  - S[t,i,j] = exp(g[t,i]) * S[t-1,i,j] + k[t,i] * v[t,j]
+  - p[t,j] = sum(i, r[t,i] * S[t,i,j])
+  - o[t,j] = sum(i, -q[t,i] * S[t,i,j])
+"""
+
 COMPUTED_VALUES, COMPUTED_GRADIENTS = (
     f"""\
 name: {name}

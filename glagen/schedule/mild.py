@@ -200,17 +200,17 @@ def _halves(lines: list[Line], gate: str) -> list[_Half]:
 def _by_anchor(lines: list[Line], gate: str, half: Ref) -> list[Line] | None:
     """Gradients within the chunk and beyond it with their common factor last, and those of the gate by both: what later
     steps read, less what they write, and all of that which leaves the chunk. None where there is more to a gradient."""
-    halves = {h.sign: h for h in _halves(lines, gate)}
+    halves = sorted(_halves(lines, gate), key=lambda half: -half.sign)
     found = _summed_over_rows(lines, gate)
     blocks = [x for x in lines if isinstance(x, Blocks) and _is_anchored(x, gate)]
-    if found is None or len(halves) != 2 or len(blocks) != 1:
+    if found is None or [half.sign for half in halves] != [1, -1] or len(blocks) != 1:
         return None
     later, earlier, total, rest = found
-    whole = [h for h in halves.values() if _is_summed_alone(lines, h, {later.source.name, earlier.source.name})]
-    reads, writes = halves[1], halves[-1]
+    whole = [h for h in halves if _is_summed_alone(lines, h, {later.source.name, earlier.source.name})]
+    reads, writes = halves
     rows = Assign(f"{gate}_rows_anchored", later.axes, apply("sub", reads.paths(half), writes.paths(half)))
     made: list[BlockLine] = [
-        *(Assign(h.both.name, h.sum_.axes, plus(h.part, times(h.outer, half))) for h in halves.values()),
+        *(Assign(h.both.name, h.sum_.axes, plus(h.part, times(h.outer, half))) for h in halves),
         rows,
     ]
     kept = tuple(axis for axis in later.axes if axis != "t")
@@ -230,7 +230,7 @@ def _by_anchor(lines: list[Line], gate: str, half: Ref) -> list[Line] | None:
                 if {h.sum_.name, h.decayed} <= {y.name for y in _terms(x.expr) if isinstance(y, Ref)}:
                     x = replace(x, mild=_without(x.expr, {h.decayed}))
         changed.append(x)
-    return _after(changed, {h.outer.name for h in halves.values()}, gate)
+    return _after(changed, {h.outer.name for h in halves}, gate)
 
 
 def _is_summed_alone(lines: list[Line], half: _Half, paths: set[str]) -> bool:

@@ -163,7 +163,7 @@ def main(name: str) -> int:
     if name == "alone":
         return told([row for text in strategies.UNGATED for row in where_one_kernel_makes_all_gradients(text)])
     if name == "mild_runs":
-        texts = *strategies.PARAMETER_GATES, strategies.READ_TWICE
+        texts = *strategies.PARAMETER_GATES, strategies.READ_TWICE, strategies.READ_NEGATIVE
         return told([row for text in texts for row in in_mild_runs(text)])
     if name == "waiting":
         texts = strategies.COMPUTED_VALUES, strategies.COMPUTED_GRADIENTS
