@@ -170,7 +170,7 @@ class _Half:
 
 
 def _halves(lines: list[Line], gate: str) -> list[_Half]:
-    """Reads and writes, where a block that is the chunk has both and each has one path beyond it."""
+    """Reads and writes, where a block that is the chunk has both and each has one path beyond it; else none."""
     body = _anchored(lines, gate)
     made = {x.name: x.expr for x in body if isinstance(x, Assign)}
     split = {x.name for x in body if isinstance(x, Dot) and x.split}
@@ -190,10 +190,11 @@ def _halves(lines: list[Line], gate: str) -> list[_Half]:
                     if isinstance(u, Ref) and isinstance(d, Ref) and d.name.startswith(f"{gate}_{side}")
                     if u.name == f"{y.name}_undecayed" and y.axes == x.axes
                 ]
-                if len(outer) == 1 and isinstance(product, Apply) and isinstance(product.args[0], Ref):
-                    rows = product.args[0]
-                    exact = made[rows.name] if part.name in split else rows
-                    found.append(_Half(x, anchor, part, outer[0][1], outer[0][0], rows, exact, sign))
+                if len(outer) != 1 or not isinstance(product, Apply) or not isinstance(product.args[0], Ref):
+                    return []
+                rows = product.args[0]
+                exact = made[rows.name] if part.name in split else rows
+                found.append(_Half(x, anchor, part, outer[0][1], outer[0][0], rows, exact, sign))
     return found
 
 

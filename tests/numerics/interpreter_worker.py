@@ -673,8 +673,7 @@ SHORT = strategies.cases(longest=80, widest=24)
 @SOME
 @given(strategies.any_specs(), SHORT, strategies.regimes, strategies.seeds)
 def test_the_kernels_are_the_recurrence(text, case, regime, seed):
-    """As they come; every other time with sequences that can be cut into pieces, and are; each with the state on chip, or
-    not."""
+    """As they come; every other time with sequences that can be cut into pieces, and are; on chip, or in memory."""
     document, module = document_of(text), compiled(text)
     if seed % 2 == 1:  # chunks of 16 or 32 steps, those of 64 are not
         case = replace(case, T=64)
