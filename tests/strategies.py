@@ -195,6 +195,20 @@ equations:
 )
 
 
+# The same where values have no gradient, so that there is no kernel for one.
+UNGATED_CONSTANT = """
+name: op
+inputs:
+  q: [t, i]
+  k: [t, i]
+  u: {axes: [j], kind: constant}
+state: S[i, j]
+equations:
+  - S[t,i,j] = S[t-1,i,j] + k[t,i] * u[j]
+  - o[t,j] = sum(i, q[t,i] * S[t,i,j])
+"""
+
+
 @st.composite
 def specs(draw: st.DrawFn) -> str:
     """A spec of one state, as text. Its op is called `op`."""

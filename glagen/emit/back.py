@@ -20,7 +20,7 @@ from glagen.emit.launch import (
 )
 from glagen.emit.memory import EXTENT, Tensor
 from glagen.emit.scores import operand_names, operands_call, scores_made, shared_call, shared_notes, walk_operands
-from glagen.emit.walks import left, looked, pieces
+from glagen.emit.walks import left, looked, of_whole, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
@@ -48,7 +48,7 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
     ]
     order = {f"d{g.name}": n for n, g in enumerate(program.gradients)}
     fused = "fused_value_gradients"
-    lines += indented([pieces(kernels["adjoint_states"], "M")] if fused in kernels else [])
+    lines += indented([pieces(kernels["adjoint_states"], "M")] if {fused, ALONE} & set(kernels) else [])
     lines += indented(_alone(program, kernels, order))
     lines += indented(sums_made(program, kernels, "backward_sums"))
     walk_back = _walk_back(program, kernels["adjoint_states"])
@@ -138,7 +138,7 @@ def _of_walk(
     unshared = [f"{heads_of(d)} == M" for d in program.recurrence.declarations if f"d{d.name}" in outs]
     initial = f"{program.states[0].adjoint}_initial"
     renamed = {target: name for target, (name, _, _) in buffers.items()}
-    return buffers, unshared, renamed | {initial: f"{initial} if pieces == 1 else None"}
+    return buffers, unshared, renamed | of_whole(initial)
 
 
 def _left(program: ChunkProgram, kernels: dict[str, KernelText], notes: str = "_") -> list[str]:

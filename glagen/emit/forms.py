@@ -20,7 +20,7 @@ from glagen.emit.launch import (
 )
 from glagen.emit.memory import EXTENT
 from glagen.emit.scores import operand_names, operands_call, scores_made, walk_operands
-from glagen.emit.walks import entered, looked, pieces
+from glagen.emit.walks import entered, looked, of_whole, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.tuned import ALONE, GIVEN
@@ -88,7 +88,7 @@ def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[
         f"    [{', '.join(walk_operands(kernels))}] = operands = {operands_call(program)}",
         *indented([*alone, *entered(program, kernels["states"])]),
         f"    {chunk_states(state, 'H')} if kept else None",
-        *indented(launch(program, text, {final: f"{final} if pieces == 1 else None", **operand_names(kernels)})),
+        *indented(launch(program, text, of_whole(final) | operand_names(kernels))),
         f"    if kept{' and not alone' * len(alone)}:",
         f"        return {results}, {name}, *operands",
         f"    return {results}, {last}",
@@ -100,7 +100,7 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     from which the kernel of outputs takes chunks side by side; or does all, if states are to take no memory."""
     text, state = kernels["fused"], program.states[0].name
     name, final = identifier(state), f"{state}_final"
-    last = {final: f"{final} if pieces == 1 else None"}
+    last = of_whole(final)
     if not text["kernel"].runs_twice:
         return [f"{chunk_states(state, 'H')} if kept else None", *launch(program, text, last)]
     outs = {o.name: "None" for o in program.outputs}

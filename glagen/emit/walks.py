@@ -65,7 +65,7 @@ def _states(program: ChunkProgram, text: KernelText) -> list[str]:
     (state,) = program.states
     name, initial, final = identifier(state.name), f"{state.name}_initial", f"{state.name}_final"
     results = ", ".join([name, *noted(text)])
-    from_there = {final: f"{final} if pieces == 1 else None"} | _unwanted(program)
+    from_there = of_whole(final) | _unwanted(program)
     return [
         f"def _states_triton({', '.join(arguments(program))}, {initial}, {PACKED}, packing, {final}=None):",
         f'    """The states that enter each chunk{_notes(text)}; the final ones go where they are wanted."""',
@@ -113,7 +113,7 @@ def _adjoint_states(program: ChunkProgram, text: KernelText) -> list[str]:
     name, initial = identifier(state.adjoint_end), f"{state.adjoint}_initial"
     final = f"{state.adjoint_end}_final"
     more = walk_back_arguments(program, text)
-    from_there = {initial: f"{initial} if pieces == 1 else None"} | _unwanted(program)
+    from_there = of_whole(initial) | _unwanted(program)
     return [
         f"def _{text['role']}_triton({', '.join([*arguments(program), PACKED, 'packing', *more, final, 'wanted'])}):",
         '    """Gradients of the states that leave each chunk, and of the initial ones if wanted: [N, M, K, V], or of',
@@ -176,6 +176,11 @@ def looked(program: ChunkProgram, text: KernelText, nothing: dict[str, str], hea
         "else:",
         *indented(start(program, text, nothing, passes="[:1]")),
     ]
+
+
+def of_whole(end: str) -> dict[str, str]:
+    """What a launch calls the last state, or the gradient of the first: in pieces, walks from zero have led to that."""
+    return {end: f"{end} if pieces == 1 else None"}
 
 
 def pieces(text: KernelText, heads: str) -> str:

@@ -161,7 +161,9 @@ def main(name: str) -> int:
     if name == "shared":
         return told(where_operands_are_shared("gla_kv"))
     if name == "alone":
-        return told([row for text in strategies.UNGATED for row in where_one_kernel_makes_all_gradients(text)])
+        texts = *strategies.UNGATED, strategies.UNGATED_CONSTANT
+        rows = [row for text in texts for row in by_one_walk(text)]
+        return told(rows + [row for text in strategies.UNGATED for row in where_one_kernel_makes_all_gradients(text)])
     if name == "mild_runs":
         texts = *strategies.PARAMETER_GATES, strategies.READ_TWICE, strategies.READ_NEGATIVE
         return told([row for text in texts for row in in_mild_runs(text)])
@@ -522,23 +524,13 @@ def where_operands_are_shared(name: str) -> list[dict]:
 
 
 def where_one_kernel_makes_all_gradients(text: str) -> list[dict]:
-    """The rows of a spec without gates whose backward is one walk, as a table says; not if heads share a tensor, nor if
-    not all gradients are asked for."""
+    """A backward is one walk, as a table says, but not if heads share a tensor, nor if not all gradients are asked for:
+    whether both ways agree. And the rows where other walks are given scores."""
     document, (K, V), launched = document_of(text), (20, 36), set()
     module = compiled(text, tuned=all_gradients(document, 0, (K, V)))
     module._multiprocessors = lambda: 1
     note_launches(module, launched.add)
-    given = {"precisions": ["fp32"], "regimes": ["mild"]}
-    rows = verify(document, module, cases=[Case(2, 150, 2, K, V), Case(1, 1, 3, K, V)], **given).to_dict()["rows"]
     alone, others = (f"{document.name}_{name}_kernel" for name in (ALONE, "key_gradients"))
-    assert alone in launched
-    whole = module._pieces
-    cut_in_two(module)
-    launched.clear()
-    rows += verify(document, module, cases=[Case(2, 150, 2, K, V)], **given).to_dict()["rows"]
-    assert {alone, f"{document.name}_adjoint_states_kernel"} <= launched
-    module._pieces = whole
-    forget_runs(module)
     problem = draw(document, "mild", Case(1, 70, 2, K, V))
     given = {n: x.half() for n, x in problem.arguments.items() if isinstance(x, torch.Tensor)}
     fewer = {n: x[:, :, :1] for n, x in given.items() if n != "q"}
@@ -550,8 +542,24 @@ def where_one_kernel_makes_all_gradients(text: str) -> list[dict]:
         found.append(torch.autograd.grad(o, [tensors[n] for n in leaves], torch.ones_like(o)))
         assert (alone in launched) == (found == found[:1]) and (others in launched) == (found != found[:1])
     same = [(x - y).abs().max() <= 2e-3 * y.abs().max() for x, y in zip(found[0], found[1], strict=False)]
-    rows.append({"quantity": "gradients both ways", "ok": all(same)})
+    rows = [{"quantity": "gradients both ways", "ok": all(same)}]
     return rows + beside_walks_that_are_given_scores(text, tuple(given.values()), (K, V))
+
+
+def by_one_walk(text: str) -> list[dict]:
+    """The rows of a spec without gates whose backward is one walk, as a table says; then along two pieces."""
+    document, (K, V), launched = document_of(text), (20, 36), set()
+    module = compiled(text, tuned=all_gradients(document, 0, (K, V)))
+    module._multiprocessors = lambda: 1
+    note_launches(module, launched.add)
+    given = {"precisions": ["fp32"], "regimes": ["mild"]}
+    rows = verify(document, module, cases=[Case(2, 150, 2, K, V), Case(1, 1, 3, K, V)], **given).to_dict()["rows"]
+    assert f"{document.name}_{ALONE}_kernel" in launched
+    launched.clear()
+    cut_in_two(module)
+    rows += verify(document, module, cases=[Case(2, 150, 2, K, V)], **given).to_dict()["rows"]
+    assert {f"{document.name}_{kernel}_kernel" for kernel in (ALONE, "adjoint_states")} <= launched
+    return rows
 
 
 def beside_walks_that_are_given_scores(text: str, tensors: tuple[torch.Tensor, ...], columns: tuple[int, int]) -> list:
