@@ -45,7 +45,7 @@ from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
 from glagen.regimes import REGIMES, Case, draw
-from glagen.schedule.tiles import FASTER_FUSED, GIVEN_TILES, WIDE, gated_sides, has_room
+from glagen.schedule.tiles import GIVEN_TILES, ON_CHIP, WIDE, gated_sides, has_room
 from glagen.verify import Results, reference_results, verify
 
 PRECISION = "bf16"
@@ -122,7 +122,7 @@ def _measured(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> 
     if it has chunks of more steps."""
     source, workload, device = oracle.source, oracle.workload, oracle.device
     planned, based = _planned(source, base), {x.kernel for x in base}
-    walks = GIVEN_KERNELS if based & {*GIVEN_KERNELS} else (*FASTER_FUSED, ALONE)
+    walks = GIVEN_KERNELS if based & {*GIVEN_KERNELS} else (*ON_CHIP, ALONE)
     kernels = [k for k in planned.kernels if not k.whole or (k.tiles.bfloat16[0] >= workload.K and k.name in walks)]
     if based and not planned.doubled:
         kernels = [k for k in kernels if k.name in based or (k.ready and based == {"scores"})]
@@ -196,7 +196,7 @@ def _is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool:
     document = parse(oracle.source)
     module = import_text(compile_spec(oracle.source, Options(tuned=merged(base, (candidate,)))))
     with ExitStack() as changes:
-        if _function(candidate.kernel) in (*FASTER_FUSED, *GIVEN_KERNELS, ALONE):
+        if _function(candidate.kernel) in (*ON_CHIP, *GIVEN_KERNELS, ALONE):
             changes.enter_context(_changed(module, **_on_chip(module, candidate.kernel)))
         try:
             with _changed(module, _multiprocessors=lambda: 0):  # so that small extents take it as it is

@@ -42,8 +42,9 @@ from glagen.schedule.mild import for_mild_gates
 from glagen.schedule.partial import local_sums
 from glagen.schedule.tiles import (
     FASTER_BY_WGMMA,
-    FASTER_FUSED,
     FUSED_SIDES,
+    NARROW,
+    ON_CHIP,
     WGMMA_ROWS,
     chunk_of,
     gated_sides,
@@ -300,7 +301,10 @@ def _faster_fused(program: ChunkProgram, by_wgmma: bool) -> dict[str, int]:
     """The kernels that are faster for they keep a state on chip, and how wide it may be where it is stored as well."""
     if by_wgmma:
         return FASTER_BY_WGMMA
-    return FASTER_FUSED if gated_sides(program) in FUSED_SIDES and not program.recurrence.part_of else {}
+    sides = gated_sides(program)
+    if sides not in FUSED_SIDES or program.recurrence.part_of:
+        return {}
+    return dict(zip(ON_CHIP, (FUSED_SIDES[sides], NARROW), strict=True))
 
 
 def _sums(program: ChunkProgram, covers: dict[str, Cover], name: str, users: list[Kernel]) -> list[Kernel]:
