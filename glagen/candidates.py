@@ -15,8 +15,11 @@ from glagen.schedule.tiles import ALONE_TILES, WIDE, gated_sides
 
 DTYPE = torch.bfloat16
 COLUMNS = (32, 64, 128, 256, 512)  # in a tile: few for more programs, many for less done again in each of them
-WARPS = (2, 4, 8)
-TURNS, WALKING = ((1, 1), (2, 8)), ((2, 1), (3, 1))  # stages, and chunks in turn: loads of the next need a second stage
+WARPS = (1, 2, 4, 8)
+# Stages, and chunks in turn (loads of the next need a second stage), of kernels that take a chunk, and of walks; and
+# those that are tried for the best of these, which it takes some percents to.
+TURNS, WALKING = ((1, 1), (2, 8), (3, 8)), ((2, 1), (3, 1))
+MORE_TURNS, MORE_WALKING = ((1, 8), (2, 4), (2, 16), (3, 16), (4, 8)), ((1, 1), (4, 1))
 FEWEST, MOST = 2, 128  # numbers of a tile that a thread holds
 
 Table = tuple[Tuned, ...]
@@ -43,6 +46,12 @@ def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: to
         for key, value, warps, (stages, run) in found
         if FEWEST <= key * value / (32 * warps) <= MOST
     )
+
+
+def turned(kernel: Kernel, best: Tuned) -> Table:
+    """The same tile with other stages, or other numbers of chunks in turn, than candidates have."""
+    more = MORE_WALKING if kernel.scans else MORE_TURNS
+    return tuple(replace(best, stages=stages, run=run, rule=0.0, measured=0.0) for stages, run in more)
 
 
 def scores_apart(planned: Schedule, workload: Workload, device: torch.device) -> Tuned:

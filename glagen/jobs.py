@@ -9,10 +9,12 @@ import itertools
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -59,6 +61,35 @@ def workers(count: int) -> Iterator[Callable[[Source, Options, str, Sequence[str
     finally:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
+
+
+def answers(count: int, question: Callable[..., bool | None], given: Sequence[tuple[Any, ...]]) -> Iterator[bool]:
+    """What `question` says of each of these arguments, in order, by `count` processes.
+
+    None is no, and that its process is of no more use, as after a fault of the GPU, which all that it asks of it later
+    would meet again: another takes its place. Raises ChildProcessError if a process was killed.
+    """
+    mine = threading.local()  # each thread has a process of its own
+    begun: list[ProcessPoolExecutor] = []
+
+    def answer(arguments: tuple[Any, ...]) -> bool:
+        if not hasattr(mine, "process"):
+            mine.process = processes(1)
+            begun.append(mine.process)
+        said: bool | None = mine.process.submit(question, *arguments).result()
+        if said is None:
+            mine.process.shutdown()
+            del mine.process
+        return bool(said)
+
+    try:
+        with ThreadPoolExecutor(count) as threads:
+            yield from threads.map(answer, given)
+    except BrokenProcessPool:
+        raise ChildProcessError(KILLED) from None
+    finally:
+        for process in begun:
+            process.shutdown()
 
 
 def processes(count: int) -> ProcessPoolExecutor:

@@ -14,7 +14,6 @@ import functools
 import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,12 +34,14 @@ from glagen.candidates import (
     operands_shared,
     scores_apart,
     tile,
+    turned,
     walks_given,
 )
 from glagen.errors import Source
+from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Ensemble, Options, Schedule
 from glagen.ir.tuned import ALONE, CROWDED, GIVEN, GIVEN_KERNELS, Tuned, merged
-from glagen.jobs import KILLED, processes
+from glagen.jobs import answers
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
@@ -129,11 +130,18 @@ def _measured(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> 
     tried = [x for kernel in kernels for x in candidates(planned, kernel, workload, device)]
     roomy = {k.name for k in kernels if has_room(k)}
     crowded = [replace(x, kernel=CROWDED) for x in tried if x.kernel in roomy]
-    say(f"{workload.name}: checking {len(tried) + len(crowded)} configurations")
     right = _right(oracle, base, tried + crowded, jobs, say)
-    for kernel in kernels:
+
+    def best_of(kernel: Kernel, among: Sequence[Tuned]) -> Table:
         say(f"{workload.name}: timing {kernel.name}")
-        best = tuple(_best(source, base, kernel.name, [x for x in right if x.kernel == kernel.name], given))
+        return tuple(_best(source, base, kernel.name, [x for x in among if x.kernel == kernel.name], given))
+
+    found = [best_of(kernel, right) for kernel in kernels]
+    more = [y for kernel, best in zip(kernels, found, strict=True) for x in best for y in turned(kernel, x)]
+    more = _right(oracle, base, more, jobs, say) if more else []
+    for kernel, first in zip(kernels, found, strict=True):
+        others = [x for x in more if x.kernel == kernel.name]
+        best = best_of(kernel, (*first, *others)) if others else first
         yield from best
         if kernel.name in roomy:  # with the same tiles, so that one is launched in the place of the other
             same = (best[0].block_K, best[0].block_V) if best else tile(kernel, workload)
@@ -176,21 +184,19 @@ def _expected(file: Path) -> dict[str, Results]:
 def _right(oracle: Oracle, base: Table, tried: Sequence[Tuned], jobs: int, say: Say) -> list[Tuned]:
     """Those that can be launched, and pass, beside what is in the table."""
     given = [(oracle, base, x) for x in tried]
-    if jobs == 1:
-        return [x for x, fine in zip(tried, itertools.starmap(_is_right, given), strict=True) if fine]
+    say(f"{oracle.workload.name}: checking {len(tried)} configurations")
+    here = jobs == 1 and oracle.device.type != "cuda"  # where a fault would be the end of this process
+    verdicts = itertools.starmap(_is_right, given) if here else answers(jobs, _is_right, given)
     found = []
-    with processes(jobs) as pool:
-        for n, (x, fine) in enumerate(zip(tried, [pool.submit(_is_right, *y) for y in given], strict=True)):
-            say(f"{oracle.workload.name}: checked {n} of {len(tried)} configurations")
-            try:
-                found += [x] if fine.result() else []
-            except BrokenProcessPool:
-                raise ChildProcessError(KILLED) from None
+    for n, (x, fine) in enumerate(zip(tried, verdicts, strict=True), 1):
+        say(f"{oracle.workload.name}: checked {n} of {len(tried)} configurations")
+        found += [x] if fine else []
     return found
 
 
-def _is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool:
-    """Is the op with this configuration within its budget, in every regime? Builds what the workload launches, too."""
+def _is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool | None:
+    """Is the op with this configuration within its budget, in every regime? Builds what the workload launches, too.
+    None: it is not, and the GPU refuses all that this process may ask of it later."""
     from triton.errors import TritonError
 
     document = parse(oracle.source)
@@ -209,11 +215,23 @@ def _is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool:
                     invariants=False,
                     expected=_expected(oracle.file),
                 )
-            if report.ok:
+            right = report.ok
+            if right:
                 _run(module, document.name, candidate.kernel, call(document, oracle.workload, oracle.device, DTYPE))
-            return report.ok
         except (RuntimeError, TritonError):  # a tile that this GPU cannot hold, or that Triton cannot compile
-            return False
+            right = False
+    return right if _answers(oracle.device) else None
+
+
+def _answers(device: torch.device) -> bool:
+    """Is the GPU done with all it was asked, and without a fault? (H200, Triton 3.6.0: some tiles of 32 rows have a
+    misaligned address with 8 warps.) After one it refuses all that this process asks."""
+    try:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except RuntimeError:
+        return False
+    return True
 
 
 @contextmanager

@@ -20,10 +20,12 @@ from glagen.cli import main
 from glagen.errors import Source
 from glagen.ir.schedule import Options
 from glagen.ir.tuned import CROWDED, GIVEN_KERNELS, SHARED, SHARING, read_table
+from glagen.jobs import answers
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
 from glagen.regimes import Case
+from glagen.schedule.tiles import shipped
 from tests.numerics.helpers import ROOT, spec_text
 from tests.tune.test_tables import ONE
 
@@ -50,8 +52,11 @@ def few(planned, kernel, workload, device, all=tuning.candidates):
     found = all(planned, kernel, workload, device)
     return [x for x in found if (x.block_K, x.block_V, x.warps, x.stages, x.run) in rows.get(kernel.name, ())]
 
+def more(kernel, best, all=tuning.turned):
+    return all(kernel, best)[:1] if kernel.name == "key_gradients" else ()
+
 tuning.verify = functools.partial(verify, regimes=("mild",), modes=("saved",))
-tuning.candidates = few
+tuning.candidates, tuning.turned = few, more
 tuning.GAIN, tuning.WARM, tuning.REPEATS = 1e9, 1, 1
 tuning.DTYPE = choice.DTYPE = torch.float32  # it has no bfloat16
 tuning.PRECISION = "fp32"
@@ -159,6 +164,22 @@ def test_a_crowd_has_the_tile_of_what_it_is_in_the_place_of(gains, tile, warps, 
     found = {x.kernel: x for x in tuning._measured(oracle, None, 1, print, ())}
     assert ("fused" in found) == bool(gains)
     assert (found[CROWDED].block_K, found[CROWDED].block_V, found[CROWDED].warps) == (128, tile, warps)
+
+
+def test_other_turns_of_the_best_are_tried(monkeypatch):
+    pytest.importorskip("triton")
+
+    def time(source, kernel, table, given):
+        return 1.0 if not table else 0.1 if (table[-1].stages, table[-1].run) == (4, 8) else 0.4 + table[-1].warps / 100
+
+    monkeypatch.setattr(tuning, "_right", lambda oracle, base, tried, jobs, say: tried)
+    monkeypatch.setattr(tuning, "_time", time)
+    oracle = tuning.Oracle(SOURCE, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
+    found = {x.kernel: x for x in tuning._measured(oracle, None, 1, print, ())}
+    for name in ("outputs", "key_gradients"):
+        kept = found[name]
+        assert (kept.warps, kept.stages, kept.run, kept.rule, kept.measured) == (1, 4, 8, 1.0, 0.1)
+    assert found["states"].measured == 0.41
 
 
 @pytest.mark.parametrize("name", ["gla", "gla_v", "linear_attn", "rwkv6"])
@@ -296,6 +317,49 @@ def test_a_configuration_that_is_wrong_or_cannot_be_launched_is_not_right(planne
     for stand_in in (lambda *_, **__: SimpleNamespace(ok=False), raises):
         monkeypatch.setattr(tuning, "verify", stand_in)
         assert not tuning._is_right(oracle, (), candidate)
+
+
+def test_after_a_fault_a_process_gives_way(planned, monkeypatch):
+    """A fault may be known of only when the GPU is done."""
+    candidate = tuning.candidates(planned, next(k for k in planned.kernels if k.name == "outputs"), TINY, CPU)[0]
+    monkeypatch.setattr(tuning, "_expected", lambda file: {})
+    monkeypatch.setattr(tuning, "_run", lambda *_: None)
+    monkeypatch.setattr(tuning, "_answers", lambda device: False)
+    oracle = tuning.Oracle(SOURCE, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
+    for ok in (True, False):
+        monkeypatch.setattr(tuning, "verify", lambda *_, ok=ok, **__: SimpleNamespace(ok=ok))
+        assert tuning._is_right(oracle, (), candidate) is None
+
+
+def _answer(folder: Path, n: int) -> bool | None:
+    """Leaves which process was asked."""
+    if n == 9:
+        os._exit(1)
+    (folder / str(n)).write_text(str(os.getpid()))
+    return {1: None, 2: False}.get(n, True)
+
+
+def test_a_process_of_no_more_use_is_replaced(tmp_path):
+    assert list(answers(1, _answer, [(tmp_path, n) for n in range(4)])) == [True, False, False, True]
+    asked = [(tmp_path / str(n)).read_text() for n in range(4)]
+    assert asked[0] == asked[1] != asked[2] == asked[3]
+
+
+def test_a_process_that_is_killed_is_told(tmp_path):
+    with pytest.raises(ChildProcessError, match="killed"):
+        list(answers(2, _answer, [(tmp_path, n) for n in (0, 9, 3)]))
+
+
+def test_turns_that_ship_are_tried(planned):
+    """So that the command can make the table anew."""
+    for kernel in planned.kernels:
+        first = choice.candidates(planned, kernel, TINY, CPU)
+        more = choice.turned(kernel, first[0])
+        assert not set(first) & set(more)
+        assert {(x.block_K, x.block_V, x.warps) for x in more} == {(first[0].block_K, first[0].block_V, first[0].warps)}
+        tried = {(x.stages, x.run) for x in (*first, *more)}
+        assert {(x.stages, x.run) for x in shipped() if x.kernel == kernel.name} <= tried
+    assert {x.warps for x in shipped()} <= set(choice.WARPS)
 
 
 def test_a_module_is_itself_again_once_it_was_timed(planned, monkeypatch):
