@@ -16,8 +16,8 @@ from glagen.schedule.tiles import ALONE_TILES, WIDE, gated_sides
 DTYPE = torch.bfloat16
 COLUMNS = (32, 64, 128, 256, 512)  # in a tile: few for more programs, many for less done again in each of them
 WARPS = (1, 2, 4, 8)
-# Stages, and chunks in turn (loads of the next need a second stage), of kernels that take a chunk, and of walks; and
-# those that are tried for the best of these, which it takes some percents to.
+# Stages, and chunks in turn (loads of the next need a second stage), of kernels that take a chunk, and of walks; then
+# those that are tried with the best of these, for some percents more.
 TURNS, WALKING = ((1, 1), (2, 8), (3, 8)), ((2, 1), (3, 1))
 MORE_TURNS, MORE_WALKING = ((1, 8), (2, 4), (2, 16), (3, 16), (4, 8)), ((1, 1), (4, 1))
 FEWEST, MOST = 2, 128  # numbers of a tile that a thread holds

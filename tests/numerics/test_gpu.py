@@ -126,7 +126,9 @@ def test_a_graph_replays_with_other_sequences(op):
         assert all(torch.equal(x, y) for x, y in zip(captured, work(), strict=True))
 
 
-@pytest.mark.parametrize("size", [(1, 1), (2, 512), (512, 2), (60, 200), (256, 512), (512, 512)], ids=str)
+@pytest.mark.parametrize(
+    "size", [(1, 1), (2, 512), (512, 2), (32, 64), (64, 32), (60, 200), (256, 512), (512, 512)], ids=str
+)
 def test_head_sizes(op, size):
     document, module = op
     cases = [Case(1, 70, 2, *size)]
