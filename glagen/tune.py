@@ -224,8 +224,8 @@ def _is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool | None:
 
 
 def _answers(device: torch.device) -> bool:
-    """Is the GPU done with all it was asked, and without a fault? (H200, Triton 3.6.0: some tiles of 32 rows have a
-    misaligned address with 8 warps.) After one it refuses all that this process asks."""
+    """Is the GPU done with all it was asked, and without a fault? (H200, Triton 3.6.0: some kernels of 8 warps have a
+    misaligned address.) After one it refuses all that this process asks."""
     try:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
