@@ -117,6 +117,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
     run = [*walks(program, roles), *scores(program, roles, steps), *operands(program, roles, steps)]
     run += launches(program, roles, doubled)
     kept = ["kept", *walk_operands(roles)]
+    wide = schedule.fused_by_rule if any(n > schedule.fused_by_rule for _, n in schedule.faster_fused) else 0
     context: dict[str, Any] = {
         "name": rec.name,
         "op": rec.part_of or rec.name,  # what messages call it
@@ -143,6 +144,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "sums_parts": any(re.search(r"\b_summed\(", function) for function in run),
         "widest_fused": schedule.widest_fused,
         "faster_fused": dict(schedule.faster_fused),
+        "wide": wide,
         "fused_by_few": schedule.fused_by_few,
         "fused_by_wgmma": schedule.fused_by_wgmma,
         "waiting": ", ".join(f'"{k.name}"' for k in schedule.kernels if k.waits),
@@ -155,7 +157,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "crowded": CROWDED if roles["fused"]["crowds"] else "",
         "from_shared": [roles[name]["function"] for name in schedule.from_shared],
         "by_tma": schedule.stored_by_tma,
-        "walks_by_tma": any(name in WALKS for name in schedule.stored_by_tma),
+        "asks_measured": wide or any(name in WALKS for name in schedule.stored_by_tma),
         "in_turn": in_turn,
     }
     return context | twin | interface(program, kept) | step(rec)

@@ -63,6 +63,7 @@ class Schedule:
     # The kernels that keep the state on chip, or its gradient, and are faster than those that do not; where they store
     # it for each chunk as well, for keys of up to so many columns.
     faster_fused: tuple[tuple[str, int], ...]
+    fused_by_rule: int  # for more columns than these only in tiles that were measured
     fused_by_few: bool  # they are if programs occupy two thirds of a GPU; else they have to occupy all of it
     fused_by_wgmma: bool  # they are where GPUs have that, which is Hopper
     from_shared: tuple[str, ...]  # the kernels whose dots of 64 rows or more have both operands in shared memory

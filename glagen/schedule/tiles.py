@@ -26,9 +26,10 @@ WGMMA_ROWS = 64  # of a product that Hopper's wgmma makes, at least
 # For gates on these sides (see gated_sides), the forward is faster if it keeps the state on chip, given enough heads:
 # 1.2 to 1.9 times on an H200 (bf16, heads of 64 by 64 to 256 by 512). Where keys have gates, each block of value
 # columns would take the exponentials of all keys again: there it is up to 1.9 times slower. Where states are stored for
-# each chunk as well, that holds for keys of up to so many columns (gla_v, B8 T2048 H4 K256 V512: 0.41 ms instead of
-# 0.56; linear_attn 0.28 instead of 0.26); for the gradients of values together with those of states, of up to NARROW:
-# 0.20 ms instead of 0.28 (linear_attn, B32 T2048 H16 K=V=64), but 0.84 instead of 0.78 for heads of 128 by 128.
+# each chunk as well, that holds for keys of up to so many columns, of more than WIDE in tiles that were measured
+# (gla_v, B8 T2048 H4 K256 V512: 0.41 ms instead of 0.56, but slower by rule; linear_attn 0.28 instead of 0.26); for the
+# gradients of values together with those of states, of up to NARROW: 0.20 ms instead of 0.28 (linear_attn, B32 T2048
+# H16 K=V=64), but 0.84 instead of 0.78 for heads of 128 by 128.
 FUSED_SIDES = {"": WIDE, "s": WIDE, "V": 2 * WIDE}
 ON_CHIP = ("fused", "fused_value_gradients")
 # For gates on these, the state alone has values first there (see turn.py). Where Hopper adds to it by wgmma, forwards

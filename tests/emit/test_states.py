@@ -199,6 +199,16 @@ def test_the_state_stays_on_chip_where_that_is_faster_or_asked_for(monkeypatch, 
     assert module._stays_on_chip("fused", states, walks, K, 64, dtype) is stays
 
 
+@pytest.mark.parametrize(("V", "capability", "stays"), [(512, 9, True), (200, 9, False), (512, 8, False)])
+def test_states_of_wide_keys_are_stored_from_on_chip_where_that_was_measured(monkeypatch, V, capability, stays):
+    module = generated("gla_v")
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 100)
+    monkeypatch.setattr(module, "_capability", lambda: capability)
+    assert module._stays_on_chip("fused", "saved", 100, 256, V, BF16) is stays
+    assert module._stays_on_chip("fused", "dropped", 100, 256, V, BF16)
+    assert not module._stays_on_chip("fused", "dropped", 100, 257, V, BF16)
+
+
 @pytest.mark.parametrize(
     ("walks", "K", "dtype", "stays"),
     [(100, 64, BF16, True), (99, 64, BF16, False), (100, 65, BF16, False), (100, 64, torch.float16, False)],
