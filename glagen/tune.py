@@ -310,6 +310,7 @@ def _run(module: ModuleType, name: str, kernel: str, given: Call) -> None:
     it ever does for keys of so many columns."""
     keys = [x for n, x in given.arguments.items() if module._LAYOUT.get(n, "").endswith("K")]
     K = max((x.shape[-1] for x in keys if isinstance(x, torch.Tensor)), default=0)
-    stores = kernel != CROWDED and (kernel != "fused" or getattr(module, "WIDEST", {}).get("fused", 0) >= K)
+    widest = min(WIDE, getattr(module, "WIDEST", {}).get("fused", 0))  # of more columns that depends on what is tried
+    stores = kernel != CROWDED and (kernel != "fused" or widest >= K)
     *outputs, _ = getattr(module, name)(**given.arguments, states="saved" if stores else "recomputed")
     torch.autograd.grad(outputs, given.leaves, given.cotangents)

@@ -77,7 +77,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     names = {kernel.name for kernel in kernels} | {CROWDED for k in kernels if has_room(k)}
     adding = {kernel.name for kernel in kernels if _adds_by_wgmma(program, covers, kernel)}
     by_wgmma = bool(adding)
-    faster_fused = _faster_fused(program, by_wgmma)
+    faster_fused = _faster_fused(program, by_wgmma, measured)
     exact = needs_exact_states(program.recurrence)
     by_columns = bool({"K", "V"} & set(gated_sides(program)))
     # TMA is faster beside gates with columns; beside a scalar gate or none it is not
@@ -299,14 +299,15 @@ def _adds_by_wgmma(program: ChunkProgram, covers: dict[str, Cover], kernel: Kern
     return bool(kernel.whole) and wants_wgmma(program, covers) and adds_from_shared(kernel)
 
 
-def _faster_fused(program: ChunkProgram, by_wgmma: bool) -> dict[str, int]:
+def _faster_fused(program: ChunkProgram, by_wgmma: bool, measured: Iterable[Tuned]) -> dict[str, int]:
     """The kernels that are faster for they keep a state on chip, and how wide it may be where it is stored as well."""
     if by_wgmma:
         return FASTER_BY_WGMMA
     sides = gated_sides(program)
     if sides not in FUSED_SIDES or program.recurrence.part_of:
         return {}
-    return dict(zip(ON_CHIP, (FUSED_SIDES[sides], NARROW), strict=True))
+    wider = any(x.kernel == "fused" and x.K > WIDE for x in measured)
+    return dict(zip(ON_CHIP, (FUSED_SIDES[sides] if wider else WIDE, NARROW), strict=True))
 
 
 def _sums(program: ChunkProgram, covers: dict[str, Cover], name: str, users: list[Kernel]) -> list[Kernel]:
