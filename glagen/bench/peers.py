@@ -85,7 +85,8 @@ def _softmax(call: Call) -> Iterator[tuple[str, Forward]]:
 def leaves_of(forward: Forward) -> tuple[Tensor, ...]:
     """The tensors that a peer's outputs have gradients by."""
     found: list[Tensor] = []
-    waiting = [o.grad_fn for o in forward()]
+    outputs = forward()  # a peer's nodes tell of others as long as their outputs are there
+    waiting = [o.grad_fn for o in outputs]
     seen = set()
     while waiting:
         node = waiting.pop()

@@ -59,6 +59,16 @@ def test_leaves_of_a_peer_are_those_it_has_gradients_by():
     assert {id(t) for t in found} == {id(x), id(y)}
 
 
+def test_leaves_of_a_peer_that_is_an_autograd_function():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+    x = torch.randn(3, requires_grad=True)
+    assert [id(t) for t in peers.leaves_of(lambda: (Twice.apply(x.exp()),))] == [id(x)]
+
+
 def test_peers_name_specs_that_exist():
     specs = {p.stem for p in (ROOT / "specs").glob("*.yaml")}
     assert set(peers.FLA) <= specs
