@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from glagen.errors import InternalError
 from glagen.ir.expr import refs
 from glagen.ir.kernel import Assign, Blocks, RowSum
+from glagen.ir.schedule import EIGHT
 
 Definition = tuple[str, str, tuple[str, ...]]  # a mask's name, its text, the definitions that text needs
 ROW, OTHER = "row[:, None]", "row[None, :]"  # of a [row, tau] matrix: the row that sums, and the step it sums over
 BACK = f"{ROW} - {OTHER}"
+EIGHTS = f"LEVELS - {EIGHT.bit_length() - 1}"  # levels of halves, down to blocks of eight rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +21,10 @@ class Language:
     """How a language chooses by a mask (`where`); and, if a chunk is halved as often as a tile `{depth}` says: how many
     levels of `{most}` there are (`levels`), a mask `{mask}` in these (`reached`) and in the blocks that are left
     (`within`). If each row has a depth: the levels (`row_levels`), a row's depth beside columns (`row`), and a mask in
-    `{those}` rows for which a mild chunk counts as well (`rows`), and the depth of quarters, `{quarters}`, which are
-    halved `{rest}` times more down to single rows (`quarters`). The first `straight` levels stand one after another
-    where registers last: which rows are halves is then known to the compiler, and one need not wait for the other.
+    `{those}` rows for which a mild chunk counts as well (`rows`), and the depth of blocks of eight rows (`eights`).
+    The first `straight` levels stand one after another where registers last: which rows are halves is then known to the
+    compiler, and one need not wait for the other. If gates are bounded, so do all that there are beside 16-bit inputs:
+    loads of the next chunk then come while there is work on one, which a loop that ends as gates ask would not let.
     In a run for mild gates: pairs of rows that a product with decays serves (`past`), which are the mask `{mask}` in
     others (`mild`). When a row has its own apart (`apart`), and for rows of depth `{row}` (`own`)."""
 
@@ -32,7 +35,7 @@ class Language:
     row_levels: str
     row: str
     rows: str
-    quarters: str
+    eights: str
     straight: int
     past: str
     mild: str
@@ -48,7 +51,7 @@ IN_TRITON = Language(
     row_levels="tl.max({depth})",
     row="{depth}[:, None]",
     rows="({mask}) & ({those}) if STRONG else {mask}",
-    quarters="LEVELS - {rest}",
+    eights=EIGHTS,
     straight=2,
     past="past",
     mild="{mask} if STRONG else past",
@@ -63,7 +66,7 @@ IN_TORCH = Language(
     row_levels="{most}",
     row="{depth}[..., :, None]",
     rows="({mask}) & ({those})",
-    quarters="{quarters}",
+    eights="{most}",
     straight=0,
     past=f"{ROW} > {OTHER}",
     mild="{mask}",
@@ -129,10 +132,10 @@ def _opening(line: Blocks, chunk: int, language: Language) -> tuple[list[str], l
                 ("alike", "(upper[:, None] & upper[None, :]) | (lower[:, None] & lower[None, :])", ("upper", "lower")),
                 *_between(where),
             ]
-        case "leaf" | "quarters":
+        case "leaf" | "eights":
             pairs, sums = "", ""
-            if line.kind == "quarters":
-                depth = language.quarters.format(quarters=_levels(chunk, leaf), rest=_levels(leaf, 1))
+            if line.kind == "eights":
+                depth = language.eights.format(most=_levels(chunk, leaf))
                 pairs, sums = f" & ({row} == {depth})", f" & ({row} <= {depth})"
             same = f"alike & ({ROW} > {OTHER}){pairs}"
             return [], [
@@ -177,10 +180,16 @@ def _as_gates_ask(line: Blocks, chunk: int, language: Language, straight: int) -
     levels = language.row_levels if line.by_row else language.levels
     until = levels.format(depth=line.depth, most=_levels(chunk, line.leaf))
     halves = "# halves of the chunk and of these"
+    bounded = line.bounded and language is IN_TRITON
     if not straight:
-        return [f"for level in range({until}):  {halves}, as far as gates ask"]
-    first = f"for level in tl.static_range({straight}):  {halves}"
-    return [first, f"for level in range({straight}, {until}):  # and so on, as far as gates ask"]
+        steps = "range"
+        if bounded:
+            steps, until = "(tl.static_range if TERMS == 2 else range)", f"{EIGHTS} if TERMS == 2 else {until}"
+        return [f"for level in {steps}({until}):  {halves}, as far as gates ask"]
+    steps = EIGHTS if bounded else str(straight)
+    until = f"{steps} if TERMS == 2 else {until}" if bounded else until
+    first = f"for level in tl.static_range({steps}):  {halves}"
+    return [first, f"for level in range({steps}, {until}):  # and so on, as far as gates ask"]
 
 
 def _between(where: str) -> list[Definition]:

@@ -148,13 +148,14 @@ def _depth(gate, LIMIT: tl.constexpr):
 ''',
     "_row_depths": '''
 @_jit
-def _row_depths(gate, since, LIMIT: tl.constexpr, MOST: tl.constexpr, LEVELS: tl.constexpr, QUARTERS: tl.constexpr):
+def _row_depths(gate, since, LIMIT: tl.constexpr, MOST: tl.constexpr, LEVELS: tl.constexpr, BOUNDED: tl.constexpr):
     """The same for what each row reads, by rows up to it: never if its log gates `since` the chunk's start come to
-    MOST nats at most, QUARTERS times if the strongest would to LIMIT in such a block, else LEVELS times."""
+    MOST nats at most; down to eight rows if the strongest would to LIMIT in these, as it does if BOUNDED; else LEVELS
+    times."""
     row = tl.arange(0, gate.shape[0])
     strongest = -tl.min(gate.to(tl.float32), axis=1)
     strongest = tl.max(tl.where(row[:, None] >= row[None, :], strongest[None, :], 0.0), axis=1)
-    deep = tl.where(strongest * (gate.shape[0] >> QUARTERS) > LIMIT, LEVELS, QUARTERS)
+    deep = LEVELS - 3 if BOUNDED else tl.where(strongest * 8 > LIMIT, LEVELS, LEVELS - 3)
     return tl.where(-tl.min(since, axis=1) > MOST, deep, 0)
 ''',
     "_in_blocks": '''
@@ -289,9 +290,9 @@ def _depths(gate, limit):
     "_depths_by_row": '''
 def _depths_by_row(gate, since, limit):
     """The same for what each row reads, by rows up to it: never if its log gates `since` the chunk's start come to
-    `limit` nats at most, twice if the strongest would in a quarter of the chunk, else down to single rows."""
+    `limit` nats at most, down to eight rows if the strongest would in these, else down to single rows."""
     strongest = -gate.amin(-1).cummin(-1).values
-    deep = torch.where(strongest * (CHUNK // 4) > limit, CHUNK.bit_length() - 1, 2)
+    deep = torch.where(strongest * 8 > limit, CHUNK.bit_length() - 1, CHUNK.bit_length() - 4)
     return torch.where(-since.amin(-1) > limit, deep, 0)
 ''',
     "_blockwise": '''

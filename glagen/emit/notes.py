@@ -10,7 +10,7 @@ from glagen.emit.loads import KernelLoads
 from glagen.emit.memory import BLOCK
 from glagen.ir.chunk import GateInfo
 from glagen.ir.kernel import Depth, Judge, Kernel
-from glagen.ir.schedule import SLACK
+from glagen.ir.schedule import SLACK, may_close
 
 
 class KernelNotes(KernelLoads):
@@ -57,10 +57,9 @@ def what_is_beyond(kernel: Kernel) -> str:
 
 
 def closes(kernel: Kernel, gates: tuple[GateInfo, ...]) -> bool:
-    """May gates, beside 16-bit inputs, count as more than they are (see CLOSED)? Those under guarded covers, but for
-    gates that gradients are divided by: next to nothing may be much then."""
+    """May gates, beside 16-bit inputs, count as more than they are, here?"""
     guarded = bool(kernel.judges) or any(isinstance(line, Depth) for line in kernel.lines)
-    return guarded and not any(gate.steep for gate in gates)
+    return guarded and may_close(gates)
 
 
 def nearest(kernel: Kernel) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from glagen.emit.blocks import IN_TRITON, opening_text
+from glagen.emit.blocks import EIGHTS, IN_TRITON, opening_text
 from glagen.emit.lines import full_axes, summed_positions
 from glagen.emit.memory import BOUND, EXTENT, shape
 from glagen.emit.pointwise import TRITON, Writer, spread_triton
@@ -232,7 +232,9 @@ class KernelPrinter(KernelStores):
         if line.rounded:
             value = f"({value}).to({'WIDE' if line.rounded == 'wide' else 'DOT'})"
             self.narrow.add(line.name)
-        value = f"{self._mild(line, axes)} else {value}" if line.mild is not None else value
+        value = f"{self._value(line.strong, axes)} if TERMS == 2 else {value}" if line.strong is not None else value
+        if line.mild is not None and line.mild != line.strong:
+            value = f"{self._mild(line, axes)} else {value}"
         name = identifier(line.name)
         self._line(f"{name} {sign} {value}")
         if line.mild is not None and line.still_mild:
@@ -277,8 +279,10 @@ class KernelPrinter(KernelStores):
         found = f"_depth({source}, {float(line.limit)})"
         if line.since:
             most = "LIMIT" if line.shifted else float(line.limit)
-            quarters = f"LEVELS - {self.chunk.bit_length() - 3}"
-            found = f"_row_depths({source}, {identifier(line.since)}, {float(line.limit)}, {most}, LEVELS, {quarters})"
+            bounded = "TERMS == 2" if line.bounded else "False"
+            found = f"_row_depths({source}, {identifier(line.since)}, {float(line.limit)}, {most}, LEVELS, {bounded})"
+        elif line.bounded:
+            found = f"({EIGHTS} if TERMS == 2 else {found})"
         self._line(f"{identifier(line.name)} = {found} if STRONG else 0")
 
     def _operand(self, operand: Operand, first: bool, shared: str, kept: str) -> str:

@@ -98,7 +98,7 @@ def _diagonal(gate: GateInfo, parts: tuple[Part, ...]) -> str:
     product = "from a product without decays, for its terms may cancel"
     if "i" in gate.axes:
         return f"scores have it {product}; what takes their gradients has it elementwise"
-    within = any(kind == "quarters" for kind, _ in parts)
+    within = any(kind == "eights" for kind, _ in parts)
     outputs = (
         "outputs have it from the blocks with a growth, gradients of values" if within else "what takes scores has it"
     )
@@ -132,12 +132,13 @@ def _part(kind: str, leaf: int, chunk: int, gate: GateInfo) -> Inline:
                 f"would come to -{limit:g} at least; the blocks have a growth each.)"
                 + ("" if far == limit else f" Beside inputs of 16 bits kernels have runs in which that is -{far:g}."),
             )
-        case "quarters":
+        case "eights":
             own = "Of rows of stronger gates it takes the diagonal, with no decay. " if "j" in gate.axes else ""
+            bounded = "" if gate.steep else " (beside inputs of 16 bits they always serve, see `clamp`)"
             return (
-                f"`quarters`: diagonal blocks of {leaf} rows, with $r$ the step before their first, for other rows: if "
+                f"`eights`: diagonal blocks of {leaf} rows, with $r$ the step before their first, for other rows: if "
                 f"the strongest log gate up to row $t$, in all {leaf} rows, would come to -{guard_limit(gate.steep):g} "
-                f"at least. {own}What is left is covered by what follows.",
+                f"at least{bounded}. {own}What is left is covered by what follows.",
             )
         case "leaf":
             worst = leaf * -gate.domain.low

@@ -229,8 +229,8 @@ def _passes(line: Blocks, chunk: int) -> str:
             return _count(chunk // line.leaf - 1, "strip")
         case "guard":
             return "all blocks that are left at once"
-        case "quarters":
-            return "the quarters of the diagonal at once"
+        case "eights":
+            return "the eights of the diagonal at once"
         case "own":
             return "single rows, of blocks of one or of few steps"
         case "leaf":

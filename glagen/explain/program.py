@@ -6,13 +6,13 @@ from glagen.explain.equations import crossing_words, equation
 from glagen.explain.outline import Block, Equations, Formula, Items, Section, Subtitle, SumOver, Table, Total, say
 from glagen.ir.chunk import Carry, ChunkProgram, Contract, GateGradient, InputGradient, Map, Statement
 from glagen.ir.expr import Apply, refs, walk
-from glagen.ir.schedule import Schedule
+from glagen.ir.schedule import CLOSED, Schedule
 
 # What pointwise functions mean that papers have no common name for.
 MEANING = {
     "clamp": "clamp(x) is x, but never below where exp(x) is 0 in the number type anyway (-128, in float64 -800): "
     "a reset of -inf then never meets another infinity (in kernels for 16-bit inputs, under a guarded cover, not below "
-    "-17, where exp(x) is 4e-8)",
+    f"{float(CLOSED):g}, where exp(x) is 1.4e-7)",
     "unclamped": "unclamped(x) is its derivative: 1 above that bound, 0 below",
     "passed": "passed(x, y) is y above that bound, and 0 below, where y may be 0/0",
     "step": "step(x) is 0, 1/2, 1 for x negative, zero, positive",

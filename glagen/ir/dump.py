@@ -100,7 +100,8 @@ def dump_line(line: Line) -> list[str]:
             return [f"{name}{_axes(axes)} = load"]
         case Assign(name=name, axes=axes, expr=expr, over=over):
             value = f"{_sum(over, line.least)}{show(expr)}"
-            return [f"{name}{_axes(axes)} {_equals(line)} {value}{_note(_marks(line))}", *_if_mild(line)]
+            strong = [f"{INDENT}if strong, beside 16 bits: {show(line.strong)}"] if line.strong is not None else []
+            return [f"{name}{_axes(axes)} {_equals(line)} {value}{_note(_marks(line))}", *_if_mild(line), *strong]
         case Dot(name=name, axes=axes, x=x, y=y):
             return [f"{name}{_axes(axes)} {_equals(line)} {x} @ {y}{_note(_marks(line))}"]
         case RowSum(name=name, axes=axes, source=source, select=select):
@@ -108,7 +109,8 @@ def dump_line(line: Line) -> list[str]:
             return [f"{name}{_axes(axes)} {_equals(line)} {value}{_note(_marks(line))}"]
         case Depth(name=name, source=source, limit=limit, since=since):
             value = f"halves until {source}{f' (in sum {since})' if since else ''} stays within {limit}"
-            return [f"{name}{_axes(line.axes)} {_equals(line)} {value}"]
+            bounded = _note(["bounded"] if line.bounded else [])
+            return [f"{name}{_axes(line.axes)} {_equals(line)} {value}{bounded}"]
         case Blocks(kind=kind, leaf=leaf, body=body, depth=depth, by_row=by_row):
             deep = f", {depth} deep{' by row' * by_row}" if depth else ""
             return [f"for blocks {kind} {leaf}{deep}", *(INDENT + text for x in body for text in dump_line(x))]

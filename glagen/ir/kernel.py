@@ -13,7 +13,7 @@ from fractions import Fraction
 from glagen.errors import InternalError
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import Expr, Ref, refs
-from glagen.ir.tuned import ADJOINT_GIVEN, ALONE, GIVEN
+from glagen.ir.tuned import ADJOINT_GIVEN, ALONE, GIVEN, Tiles
 
 # Which steps tau a row x sums over (`RowSum.select`), as 0/1 matrices [x, tau] of a chunk:
 #   through: tau <= x    before: tau < x    from: tau >= x    after: tau > x
@@ -41,7 +41,7 @@ class Assign:
     `mild`: what is as good, and less work, beside inputs of 16 bits, in a run that only counts for mild gates if there
     are others (see `Depth`); instead of a sum, the least of it. `still_mild`: sums of log gates, and how low they may
     be for the run that counts for strong gates to take that as well: where gates were mild, both give the same bits.
-    `least`: not the sum over `over`, but the least.
+    `strong`: what it is beside inputs of 16 bits in other runs. `least`: not the sum over `over`, but the least.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Assign:
     guarded: bool = False
     mild: Expr | None = None
     still_mild: tuple[Ref, Expr] | None = None
+    strong: Expr | None = None
     least: bool = False
 
 
@@ -103,7 +104,11 @@ class Depth:
     values, in all rows of a block, comes to `limit` nats at most. It is one number for the columns at hand.
 
     With axes (t,): name[t] = the same for row t, by rows up to it, so that no bit of a result depends on others: 0 if
-    gates in sum (`since` the chunk's start) come to `limit` at most, 2 if they would in a quarter, else down to rows.
+    gates in sum (`since` the chunk's start) come to `limit` at most, down to eight rows if they would in these, else
+    down to single rows.
+
+    `bounded`: beside 16-bit inputs gates count as CLOSED at least, so that growths always serve in eight rows; to these
+    a chunk is halved there, whatever its gates are, unless they serve in the whole chunk.
 
     A kernel with such a line runs twice: as if it were 0, for sequences whose gates come to `limit` at most in sum over
     any chunk; then for all others (see `Judge`). `shifted`: some of its runs reach further (see schedule/shift.py).
@@ -116,6 +121,7 @@ class Depth:
     axes: tuple[str, ...] = ()
     accumulate: bool = False
     shifted: bool = False
+    bounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +130,11 @@ class Blocks:
 
     bisect: halves of halves down to `leaf` rows; strips: rows n*leaf .. (n+1)*leaf against all before them;
     leaf: the diagonal blocks of `leaf` rows at once; offsets: their diagonals 1 .. leaf-1 one by one; guard: the
-    diagonal blocks that are left after halves; quarters: those of `leaf` rows; own: the diagonal, of rows that have
+    diagonal blocks that are left after halves; eights: those of `leaf` rows; own: the diagonal, of rows that have
     none of it in blocks with a growth, or of all where steps are few. `depth`: the tile that says how often the chunk
-    is halved (see `Depth`); if it has rows (`by_row`), those of depth 0 take the chunk as one block of kind guard,
-    those of quarters' depth these, others the diagonal with no decay to an anchor. "": always down to `leaf` rows.
+    is halved (see `Depth`, as of `bounded`); if it has rows (`by_row`), those of depth 0 take the chunk as one block of
+    kind guard, those of eights' depth these, others the diagonal with no decay to an anchor. "": always down to `leaf`
+    rows.
     """
 
     kind: str
@@ -136,6 +143,7 @@ class Blocks:
     body: tuple[BlockLine, ...]
     depth: str = ""
     by_row: bool = False
+    bounded: bool = False
 
     @property
     def is_passed_once(self) -> bool:
@@ -224,17 +232,6 @@ class Ready:
     tensor: str
     tile: str
     axes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """The most columns of keys and of values in a tile, by the type of the tensors (float16 has three terms)."""
-
-    bfloat16: tuple[int, int]
-    float16: tuple[int, int]
-    float32: tuple[int, int]
-    warps: int
-    stages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +327,8 @@ def read(line: Line) -> tuple[str, ...]:
     match line:
         case Load():
             names: list[str] = []
-        case Assign(expr=expr, mild=mild, still_mild=still):
-            used = (expr, mild, still[0] if still else None)
+        case Assign(expr=expr, mild=mild, still_mild=still, strong=strong):
+            used = (expr, mild, still[0] if still else None, strong)
             names = [r.name for x in used if x is not None for r in refs(x)]
         case Dot(x=x, y=y):
             names = [x.name, y.name]

@@ -8,8 +8,8 @@ import re
 # How later stages name what they derive from a name: `q_down`, `log_gate_k_whole`, `dq_out`. A spec whose names follow
 # none of these patterns can never meet a derived name.
 _SUFFIXES = (
-    r"T|after|all|anchored|before|between|block|combine|crossed_\d+|decayed|depth|diagonal|down|end|fade|final|from|(?:from|after)_start|given|half|initial"
-    r"|kept|keys|late|leaf|moved|next|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|quartered|remains|rest|read_later_\d+|rounded|rows|same|scaled|sent|soon|span|steps"
+    r"T|after|all|anchored|before|between|block|by_eight|combine|crossed_\d+|decayed|depth|diagonal|down|end|fade|final|from|(?:from|after)_start|given|half|initial"
+    r"|kept|keys|late|leaf|moved|next|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|remains|rest|read_later_\d+|rounded|rows|same|scaled|sent|soon|span|steps"
     r"|sum|tiles|to_end|total|undecayed|unscaled|up|values(?:_\d+)?|waiting|whole|within"
 )
 _DERIVED = re.compile(rf"^(?:log|crossed|at|of|in|GROUP)_|^local_\d+$|_(?:{_SUFFIXES})$")

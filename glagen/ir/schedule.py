@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from glagen.ir.chunk import ChunkProgram
+from glagen.ir.chunk import ChunkProgram, GateInfo
 from glagen.ir.kernel import Kernel, Line, Scan
 from glagen.ir.recurrence import Composite
 from glagen.ir.tuned import Heads, Tuned
@@ -19,9 +19,16 @@ FARTHEST, SLACK = Fraction(126), Fraction(1, 64)
 SHIFT = 92  # the power of two that decays have more, and growths less, in runs that reach so far
 
 # In nats: what a step's log gate is at least. The exponential of LOWEST is 0 in float32, so nothing changes but that
-# -inf stays finite. Under guarded covers, beside 16-bit inputs, it is CLOSED: such a step leaves 4e-8 of what was
-# before, where their digits end at 2e-3 (bfloat16) or 2e-4 (float16), and growths reach over seven of them in a chunk.
-LOWEST, CLOSED = -128, -17
+# -inf stays finite. Under guarded covers, beside 16-bit inputs, it is CLOSED: such a step leaves 1.4e-7 of what was
+# before, where their digits end at 2e-3 (bfloat16) or 2e-4 (float16), and growths reach over any EIGHT rows.
+EIGHT = 8
+LOWEST, CLOSED = -128, -FARTHEST / EIGHT
+
+
+def may_close(gates: tuple[GateInfo, ...]) -> bool:
+    """May gates, under guarded covers beside 16-bit inputs, count as more than they are (see CLOSED)? Not if gradients
+    are divided by one: next to nothing may be much then."""
+    return not any(gate.steep for gate in gates)
 
 
 @dataclass(frozen=True, slots=True)

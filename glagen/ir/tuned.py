@@ -26,6 +26,17 @@ Heads = tuple[int, str, int, int]  # the major compute capability, the type of t
 
 
 @dataclass(frozen=True, slots=True)
+class Tiles:
+    """The most columns of keys and of values in a tile, by the type of the tensors (float16 has three terms)."""
+
+    bfloat16: tuple[int, int]
+    float16: tuple[int, int]
+    float32: tuple[int, int]
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tuned:
     """Tiles of one kernel that were right, and faster than the rule's, for heads of up to K by V columns.
 

@@ -6,7 +6,7 @@ import math
 
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Contract, Decay
-from glagen.ir.schedule import FARTHEST, SHIFT, Growth
+from glagen.ir.schedule import CLOSED, EIGHT, FARTHEST, SHIFT, Growth, may_close
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, reach
 
 
@@ -47,6 +47,21 @@ def _shifted(decay: Decay, cover: Cover) -> list[Growth]:
     ]
 
 
+def _by_eights(decay: Decay, cover: Cover) -> list[Growth]:
+    """What blocks of eight rows have in runs for all other gates (see schedule/eights.py)."""
+    half = float(FARTHEST / 2)
+    run = (
+        f"{cover.name}: beside 16-bit inputs, over {EIGHT} rows, where a log gate counts as {float(CLOSED):g} at least"
+    )
+    room = f"exp({half:g}) times operands up to 1e10 stays below 3.4e38; never held in float16"
+    return [
+        Growth(
+            f"e^{half:g} {decay}", f"(r, {decay.upper}]", half, f"{run}: forward from the anchor, times that; {room}"
+        ),
+        Growth(f"e^-{half:g}/{decay}", f"(r, {decay.lower}]", half, f"{run}: growth, divided by that; {room}"),
+    ]
+
+
 def _forward(program: ChunkProgram, decay: Decay) -> str:
     gate = next(g for g in program.gates if g.name == decay.gate)
     return f"forward interval, log gate in {gate.domain}: the factor is at most 1"
@@ -81,7 +96,9 @@ def _covered(program: ChunkProgram, decay: Decay, cover: Cover) -> list[Growth]:
                     "3.4e38; never held in float16"
                 )
                 entries.append(Growth(f"1/{decay}", f"(r, {decay.lower}]", cover.limit, reason))
-                entries += _shifted(decay, cover) if reach(cover.limit) > cover.limit else []
+                if reach(cover.limit) > cover.limit:
+                    entries += _shifted(decay, cover)
+                    entries += _by_eights(decay, cover) if may_close(program.gates) else []
             case "leaf":
                 worst = leaf * -gate.domain.low
                 if not worst <= GROWTH_LIMIT:

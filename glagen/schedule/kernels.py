@@ -8,9 +8,10 @@ from fractions import Fraction
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs_of
 from glagen.ir.expr import Expr, plus, ref, refs
-from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, Tiles, read, written
+from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, read, written
 from glagen.ir.recurrence import Recurrence
-from glagen.ir.tuned import ALONE
+from glagen.ir.schedule import may_close
+from glagen.ir.tuned import ALONE, Tiles
 from glagen.schedule.alone import carried_rounded
 from glagen.schedule.covers import Cover, reach
 from glagen.schedule.given import apart, exact, of_exact
@@ -125,7 +126,7 @@ def build(
         tile_name, extra = _summed(goal)
         lines += extra
         stores.append(Store(goal.target, tile_name, goal.parts[0].indices))
-    lines = lightened(lines, forward, bool(shape.whole))
+    lines = lightened(lines, forward, bool(shape.whole), may_close(program.gates))
     if shape.direction and not (shape.whole or shape.given or needs_exact_states(program.recurrence)):
         lines = summed_once(lines, (gate.name for gate in program.gates if gate.axes))
     stores += [Store(x.name, x.name, x.indices) for x in operands]

@@ -17,21 +17,22 @@ from glagen.ir.expr import Apply, Expr, Ref, apply, number, plus, ref, times
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Dot, Kernel, Line, RowSum, Store, read, written
 from glagen.ir.schedule import SLACK
 from glagen.schedule.covers import reach
+from glagen.schedule.eights import by_eights
 from glagen.schedule.shift import halved, shifted
 from glagen.schedule.tile import tile
 
 
-def lightened(lines: list[Line], causal: bool, walks: bool) -> list[Line]:
+def lightened(lines: list[Line], causal: bool, walks: bool, bounded: bool) -> list[Line]:
     """The same lines, with what they are for mild gates, where that is less. `causal`: no bit may depend on later
-    gates; `walks`: they keep states on chip."""
+    gates; `walks`: they keep states on chip; `bounded`: beside 16-bit inputs gates count as CLOSED at least."""
     for depth in [line for line in lines if isinstance(line, Depth)]:
         gate = depth.source.name
         lines = _with_paths_from_start(lines, gate)
         sums = (x for x in (*_anchored(lines, gate), *lines) if isinstance(x, RowSum))
         since = next((x for x in sums if x.name == f"log_{gate}_since"), None)
         whole = next((x for x in lines if isinstance(x, Assign) and x.name == f"log_{gate}_whole"), None)
-        bounded = next((x.expr for x in lines if isinstance(x, Assign) and x.name == gate), None)
-        lines = [_of_one_step(x, bounded) for x in lines]
+        made = next((x.expr for x in lines if isinstance(x, Assign) and x.name == gate), None)
+        lines = [_of_one_step(x, made) for x in lines]
         if since is None:
             lines = _by_rows(lines, gate)
             continue
@@ -47,6 +48,7 @@ def lightened(lines: list[Line], causal: bool, walks: bool) -> list[Line]:
         halves = rest == f"{gate}_half"
         by_anchor = _by_anchor(lines, gate, tile(rest, *since.axes[1:])) if halves else None
         lines = _by_rows(lines, gate) if by_anchor is None else by_anchor
+        lines = by_eights(lines, gate) if bounded and reach(depth.limit) > depth.limit else lines
     return lines
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.expr import Apply, Expr, refs, walk
-from glagen.ir.kernel import Assign, Kernel, Load, Tiles
-from glagen.ir.tuned import Tuned, read_table
+from glagen.ir.kernel import Assign, Kernel, Load
+from glagen.ir.tuned import Tiles, Tuned, read_table
 
 GATED_CHUNK = 32
 UNGATED_CHUNK = 64

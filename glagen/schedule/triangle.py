@@ -7,11 +7,12 @@ from fractions import Fraction
 from glagen.ir.chunk import Contract, Decay, Operand
 from glagen.ir.expr import Expr, Ref, apply, number, times
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Dot, RowSum
+from glagen.ir.schedule import EIGHT
 from glagen.schedule.factors import bare
 from glagen.schedule.tile import Crossed, Workspace, axes_of, choose, keep, natural, paths_from_start, tile
 
-ANCHORED = ("leaf", "guard", "quarters")  # kinds of blocks with a growth
-MARK = {"guard": "_anchored", "quarters": "_quartered"}  # of names, where a cover has several of these
+ANCHORED = ("leaf", "guard", "eights")  # kinds of blocks with a growth
+MARK = {"guard": "_anchored", "eights": "_by_eight"}  # of names, where a cover has several of these
 
 
 def ends(work: Workspace, decay: Decay, kind: str) -> tuple[list[BlockLine], Ref, Ref]:
@@ -29,7 +30,7 @@ def ends(work: Workspace, decay: Decay, kind: str) -> tuple[list[BlockLine], Ref
     exp_log = apply("exp", tile(log, *axes))
     lines: list[BlockLine]
     if kind in MARK:  # rows that do not use their growth, those of blocks of one row among them, have it finite
-        of = "_quartered" if kind == "quarters" else ""
+        of = "_by_eight" if kind == "eights" else ""
         log, grow = since(decay, of + before), since(decay, of)
         bound = apply("min", apply("neg", tile(grow, *axes)), number(Fraction(work.covers[decay.gate].limit)))
         sums = dict.fromkeys([(grow, "leaf"), (log, f"leaf{before}")])
@@ -278,7 +279,7 @@ def parts(work: Workspace, gate: str) -> tuple[tuple[str, int], ...]:
     if not finds_rows(work, gate):
         return work.covers[gate].parts
     chunk = dict(work.covers[gate].parts)["guard"]
-    return (("guard", chunk), ("quarters", chunk // 4), ("bisect", 1))
+    return (("guard", chunk), ("eights", EIGHT), ("bisect", 1))
 
 
 def finds_rows(work: Workspace, gate: str) -> bool:

@@ -92,9 +92,10 @@ def _single_line(line: BlockLine, names: Container[str]) -> BlockLine:
             return _dot(line, names)
         case RowSum(source=source):
             return replace(line, source=_operand(source, names))
-        case Assign(expr=expr, axes=axes, mild=mild):
-            mild = mild if mild is None else _expr(mild, names)
-            return replace(line, axes=axes[::-1] if line.name in names else axes, expr=_expr(expr, names), mild=mild)
+        case Assign(expr=expr, axes=axes, mild=mild, strong=strong):
+            mild, strong = (x if x is None else _expr(x, names) for x in (mild, strong))
+            axes = axes[::-1] if line.name in names else axes
+            return replace(line, axes=axes, expr=_expr(expr, names), mild=mild, strong=strong)
 
 
 def _dot(dot: Dot, names: Container[str]) -> Dot:

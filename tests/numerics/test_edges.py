@@ -147,7 +147,7 @@ def test_rows_take_the_blocks_that_their_gates_ask_for(before: bool) -> None:
     text = SPEC.format(axis="i", low="-inf").replace("S[t,i,j])", "S[t-1,i,j])" if before else "S[t,i,j])")
     plan = schedule(derive(check(document_of(text))), Options(cover="guarded"))
     lines = [line for line in plan.twin_forward if isinstance(line, Blocks)]
-    kinds = ["guard", "quarters", "bisect", *(["own"] if not before else [])]
+    kinds = ["guard", "eights", "bisect", *(["own"] if not before else [])]
     assert [(line.kind, line.by_row) for line in lines] == [(kind, True) for kind in kinds]
     module = compiled(text, "guarded")
     document = document_of(text)

@@ -75,7 +75,7 @@ def test_covers_tile_the_strict_triangle_once(chunk):
 @pytest.mark.parametrize("chunk", [16, 32, 64])
 def test_rows_take_the_strict_triangle_once_each_in_its_way(chunk):
     below = torch.ones(chunk, chunk, dtype=torch.long).tril(-1)
-    parts = (("guard", chunk), ("quarters", chunk // 4), ("bisect", 1))
+    parts = (("guard", chunk), ("eights", chunk // 4), ("bisect", 1))
     for seed in range(5):
         generator = torch.Generator().manual_seed(seed)
         depth = torch.tensor([0, 2, chunk.bit_length() - 1])[torch.randint(3, (chunk,), generator=generator)]
@@ -141,7 +141,7 @@ def test_a_block_has_one_anchor_whichever_way_reads_go(kind):
 @pytest.mark.parametrize("depth", [0, 2, 4])
 def test_rows_of_a_block_have_their_growth_from_its_first_step(depth, before):
     chunk, mark = 32, "_before" if before else ""
-    for kind, leaf, given in (("guard", chunk, torch.tensor([[depth]])), ("quarters", 8, torch.full((chunk,), 2))):
+    for kind, leaf, given in (("guard", chunk, torch.tensor([[depth]])), ("eights", 8, torch.full((chunk,), 2))):
         (masks,) = blocks(kind, leaf, chunk, given)
         for t, s in masks["same"].nonzero().tolist():
             whole = interval(chunk, s, t - before)

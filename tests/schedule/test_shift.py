@@ -12,7 +12,7 @@ from glagen.emit.helpers import TRITON_HELPERS
 from glagen.errors import Source
 from glagen.ir.expr import Apply, refs, walk
 from glagen.ir.kernel import Assign, Blocks, Depth, Kernel
-from glagen.ir.schedule import CLOSED, FARTHEST, LOWEST, SHIFT, SLACK
+from glagen.ir.schedule import CLOSED, EIGHT, FARTHEST, LOWEST, SHIFT, SLACK
 from glagen.pipeline import compile_spec
 from glagen.schedule.covers import GROWTH_LIMIT
 from tests.mutation.judge import plan_of
@@ -67,11 +67,13 @@ def test_both_ends_are_normal_numbers():
         assert re.findall(r"y [+-] (\d+)\.0\)", TRITON_HELPERS[helper]) == [str(SHIFT)]
 
 
-def test_growths_reach_over_seven_closed_gates():
-    """Each leaves next to nothing beside the digits of inputs, and is a number that these types have."""
-    assert 7 * CLOSED > SLACK - FARTHEST > 8 * CLOSED
+def test_growths_reach_over_eight_closed_gates():
+    """And a chunk is still mild with seven. Each leaves next to nothing beside the digits of inputs, and is a number
+    that these types have; with half of the range between them, both ends have room for what they multiply."""
+    assert 7 * CLOSED > SLACK - FARTHEST > 8 * CLOSED == -FARTHEST and EIGHT == 8
+    assert math.exp(FARTHEST / 2) * 1e10 < 2.0**127 and math.exp(-FARTHEST / 2) * 1e-10 > 2.0**-126
     for dtype in (torch.bfloat16, torch.float16):
-        assert torch.tensor(float(CLOSED)).to(dtype) == CLOSED
+        assert torch.tensor(float(CLOSED)).to(dtype) == float(CLOSED)
         assert math.exp(CLOSED) < 1e-3 * torch.finfo(dtype).eps
     assert math.exp(LOWEST) < 2.0**-149
 
