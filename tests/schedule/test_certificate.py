@@ -42,15 +42,16 @@ def test_every_decay_has_its_entry(name, low, cover):
         assert len(entries) == (text.count(",") + 1 + growths if split else 1), decay
         assert (f"1/{decay}" in entries) == (split and growths > 0)
         further = {f"2^{SHIFT} {decay}", f"2^-{SHIFT}/{decay}"}  # where growths reach further beside 16-bit inputs
-        assert set(said) & further == (further if split and "guard " in text else set())
+        eights = {f"e^63 {decay}", f"e^-63/{decay}"}  # and in eight rows, for all other gates
+        assert set(said) & (further | eights) == (further | eights if split and "guard " in text else set())
     assert len({(e.where, e.interval) for e in plan.certificate}) == len(plan.certificate)
-    assert {re.sub(r"^(1/|2\^-?\d+[ /])", "", w) for w in said} == {str(d) for d in decays}
+    assert {re.sub(r"^(1/|[2e]\^-?\d+[ /])", "", w) for w in said} == {str(d) for d in decays}
 
 
 @pytest.mark.parametrize(("name", "low", "cover"), list(itertools.product(SPECS, LOWS, ("auto", "bisect"))))
 def test_every_entry_is_finite_and_says_why(name, low, cover):
     for entry in planned(name, low, cover).certificate:
-        further = entry.where.startswith("2^")
+        further = entry.where.startswith(("2^", "e^"))
         assert math.isfinite(entry.worst) and 0.0 <= entry.worst <= (64.0 if further else 60.0) and entry.reason
         assert (further or entry.where.startswith("1/")) == (entry.worst > 0.0)
 

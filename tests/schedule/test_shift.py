@@ -8,6 +8,7 @@ import re
 import pytest
 import torch
 
+from glagen.emit.blocks import EIGHTS
 from glagen.emit.helpers import TRITON_HELPERS
 from glagen.errors import Source
 from glagen.ir.expr import Apply, refs, walk
@@ -90,6 +91,23 @@ def test_gates_are_closed_where_that_is_next_to_nothing(gate, cover, floor):
     text = spec_text("gla").replace("[-inf, 0]", cover).replace("exp(g[t,i])", gate)
     source = compile_spec(Source("gla.yaml", text))
     assert set(re.findall(r"FLOOR: tl.constexpr = (.*?)  #", source)) == {floor}
+
+
+@pytest.mark.parametrize("name", ["gla", "gla_v", "gla_kv"])
+def test_strong_gates_take_as_many_levels_whatever_they_are(name):
+    """Beside 16-bit inputs: no loop in their runs ends as gates ask, and no growth is cut off."""
+    source = compile_spec(Source(f"{name}.yaml", spec_text(name)))
+    kernels, _ = source.split("# -- launches")
+    loops = re.findall(r"for level in (.*):  #", kernels)
+    assert loops and all("TERMS == 2" in loop or loop == f"tl.static_range({EIGHTS})" for loop in loops)
+    assert "_exp(-log_gate_" in kernels and f"+ {float(FARTHEST / 2)}) if TERMS == 2" in kernels
+
+
+def test_steep_gates_are_halved_as_they_ask():
+    """Those that gradients are divided by are not bounded."""
+    text = spec_text("gla").replace("[-inf, 0]", "(0, 1]").replace("exp(g[t,i])", "g[t,i]")
+    source = compile_spec(Source("gla.yaml", text))
+    assert EIGHTS not in "".join(re.findall(r"for level in (.*):  #", source)) and "63.0" not in source
 
 
 def test_the_certificate_says_how_far_they_reach():
