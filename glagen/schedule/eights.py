@@ -21,18 +21,25 @@ from glagen.schedule.tile import tile
 
 def by_eights(lines: list[Line], gate: str) -> list[Line]:
     """The same lines, with what they are for strong gates. Requires: lines for mild gates as mild.py makes them."""
+    by_rows = _by_rows(lines, gate)
+    sums_paths = by_rows is lines  # then levels one after another would spill: a loop of as many turns is as fast
 
     def line(x: Line) -> Line:
         match x:
             case Blocks(kind="eights") | Blocks(kind="guard", by_row=False) if x.gate == gate:
                 return replace(x, bounded=True, body=tuple(_from_middle(y, gate) for y in x.body))
             case Blocks() if x.gate == gate:
-                return replace(x, bounded=True)
+                return replace(x, bounded=not (sums_paths and _sums_paths(x)))
             case Depth() if x.source.name == gate:
                 return replace(x, bounded=True)
         return x
 
-    return _by_rows([line(x) for x in lines], gate)
+    return [line(x) for x in by_rows]
+
+
+def _sums_paths(blocks: Blocks) -> bool:
+    """Does each level sum what crosses its steps?"""
+    return any(isinstance(x, RowSum) and x.accumulate for x in blocks.body)
 
 
 def _from_middle(line: BlockLine, gate: str) -> BlockLine:
