@@ -190,9 +190,9 @@ class Judge:
 
 
 def _stronger(strong: Problem, mild: Problem) -> Problem:
-    """Gates for which a quarter of these small chunks is mild, and the whole is not: 2.5 times those of -5 to 0."""
+    """Gates for which eight rows of these small chunks are mild, and not the whole: 1.5 times those of -5 to 0."""
     gates = {
-        name: 2.5 * x
+        name: 1.5 * x
         for name, x in strong.arguments.items()
         if isinstance(x, Tensor) and not torch.equal(x, mild.arguments[name])  # type: ignore[arg-type]
     }
