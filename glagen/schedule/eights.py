@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glagen.ir.chunk import Operand
-from glagen.ir.expr import Apply, Ref, apply, number, plus
-from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Line, RowSum
+from glagen.ir.expr import Apply, Expr, Ref, apply, number, plus
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Line, RowSum, read
 from glagen.ir.schedule import FARTHEST
 from glagen.schedule.tile import tile
 
@@ -57,15 +57,16 @@ def _by_rows(lines: list[Line], gate: str) -> list[Line]:
     """The gate's gradient by sums over rows, where it is for mild gates, and all paths within the chunk are those of
     one gradient of reads and of one of writes."""
     body = [y for x in lines if isinstance(x, Blocks) and (x.kind, x.gate) == ("guard", gate) for y in x.body]
-    spared = [x.source for x in body if isinstance(x, RowSum) and x.spared]
+    spared = [x.source for x in body if isinstance(x, RowSum) and x.spared and x.select == "leaf_T"]
     reads, writes = (_paths(body, negative) for negative in (False, True))
     from_, before, left = (f"{gate}_{name}" for name in ("paths_from", "paths_before", "rows_kept"))
     summed = next((x for x in lines if isinstance(x, RowSum) and x.name == f"d{gate}_rows_from"), None)
-    if summed is None or (len(spared), len(reads), len(writes)) != (1, 1, 1):
+    total = next((x for x in lines if isinstance(x, Assign) and summed and x.mild and summed.name in read(x)), None)
+    if summed is None or total is None or (len(spared), len(reads), len(writes)) != (1, 1, 1):
         return lines
     axes, kept = summed.axes, tuple(axis for axis in summed.axes if axis != "t")
     anchored = summed.source.name != f"{gate}_rows_from"  # mild ones have a factor in common
-    total, leaving = f"{gate}_rows_all", f"{gate}_rows_left"
+    every, leaving = f"{gate}_rows_all", f"{gate}_rows_left"
     changed: list[Line] = []
     for x in lines:
         match x:
@@ -76,17 +77,13 @@ def _by_rows(lines: list[Line], gate: str) -> list[Line]:
                 x = replace(x, strong=x.mild)
             case RowSum() if x is summed and anchored:
                 strong = apply("sub", tile(from_, *axes), tile(before, *axes))
-                changed.append(Assign(total, axes, strong, mild=tile(x.source.name, *axes)))
-                x = replace(x, source=Operand(total, axes))
+                changed.append(Assign(every, axes, strong, mild=tile(x.source.name, *axes)))
+                x = replace(x, source=Operand(every, axes))
             case Assign(name=name) if name == left and anchored:
                 changed.append(Assign(leaving, axes, tile(before, *axes), mild=x.expr))
                 x = replace(x, expr=tile(leaving, *axes))
-            case Assign(mild=Apply(function="add", args=(rest, Apply(function="mul", args=(Ref(name=name), _))))) if (
-                name == left
-            ):
-                x = replace(x, strong=plus(rest, tile(left, *kept)))
-            case Assign(mild=Apply(function="add", args=(_, Ref(name=name)))) if name == left:
-                x = replace(x, strong=x.mild)
+            case Assign() if x is total:
+                x = replace(x, strong=_without_factor(x.mild, tile(left, *kept)))
         changed.append(x)
     return changed
 
@@ -97,3 +94,11 @@ def _paths(body: list[BlockLine], negative: bool) -> list[str]:
     own = [(name, x) for name, x in found if not (isinstance(x, Apply) and x.function == "add")]  # but for their sum
     wanted = [name for name, x in own if (isinstance(x, Apply) and x.function == "neg") == negative]
     return [name.removesuffix("_anchored") for name in wanted]
+
+
+def _without_factor(total: Expr | None, kept: Ref) -> Expr | None:
+    """A sum of which `kept` is the last term, if that has a factor, without it."""
+    match total:
+        case Apply(function="add", args=(rest, Apply(function="mul", args=(Ref() as last, _)))) if last == kept:
+            return plus(rest, kept)
+    return total
