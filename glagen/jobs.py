@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -46,14 +48,20 @@ def workers(count: int) -> Iterator[Callable[[Source, Options, str, Sequence[str
     Waiting raises ChildProcessError if a process was killed.
     """
     pool = processes(count) if count > 1 else None
+    folder = (
+        TemporaryDirectory()
+    )  # of texts: what is handed to a pool must not fill a pipe, or Python before 3.11.8 and
+    texts = itertools.count()  # 3.12.2 waits forever for a process that was killed meanwhile
 
     def start(source: Source, options: Options, device: str, regimes: Sequence[str]) -> Finish:
         document, text = parse(source), compile_spec(source, options)  # once: others are given the text
         if pool is None:
             return lambda say: verify(document, import_text(text), device, regimes=regimes, progress=say)
+        file = Path(folder.name, f"{next(texts)}.py")
+        file.write_text(text, encoding="utf-8")
         cases, precisions = defaults(device)
         tasks = list(itertools.product(range(len(cases)), precisions))
-        parts = [pool.submit(_part, source, text, device, tuple(regimes), *task) for task in tasks]
+        parts = [pool.submit(_part, source, file, device, tuple(regimes), *task) for task in tasks]
         return lambda say: Report(document.name, device, _collected(document.name, regimes, parts, say))
 
     try:
@@ -61,6 +69,7 @@ def workers(count: int) -> Iterator[Callable[[Source, Options, str, Sequence[str
     finally:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
+        folder.cleanup()
 
 
 def answers(count: int, question: Callable[..., bool | None], given: Sequence[tuple[Any, ...]]) -> Iterator[bool]:
@@ -103,12 +112,12 @@ def _begin() -> None:
 
 
 def _part(
-    source: Source, text: str, device: str, regimes: tuple[str, ...], number: int, precision: str
+    source: Source, file: Path, device: str, regimes: tuple[str, ...], number: int, precision: str
 ) -> tuple[Row, ...]:
-    """The rows of one case, by its number, in one precision, of a spec's module by its text."""
+    """The rows of one case, by its number, in one precision, of a spec's module, whose text is in a file."""
     report = verify(
         parse(source),
-        import_text(text),
+        import_text(file.read_text(encoding="utf-8")),
         device,
         regimes=regimes,
         cases=defaults(device)[0][number : number + 1],
