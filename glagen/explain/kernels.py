@@ -230,7 +230,7 @@ def _passes(line: Blocks, chunk: int) -> str:
         case "guard":
             return "all blocks that are left at once"
         case "eights":
-            return "the eights of the diagonal at once"
+            return "all blocks of eight rows on the diagonal at once"
         case "own":
             return "single rows, of blocks of one or of few steps"
         case "leaf":
