@@ -40,16 +40,17 @@ from glagen.candidates import (
 from glagen.errors import Source
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Ensemble, Options, Schedule
-from glagen.ir.tuned import ALONE, CROWDED, GIVEN, GIVEN_KERNELS, Tuned, merged
+from glagen.ir.tuned import ALONE, CROWDED, GIVEN, GIVEN_KERNELS, STRONG, Tuned, merged
 from glagen.jobs import answers
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
 from glagen.regimes import REGIMES, Case, draw
-from glagen.schedule.tiles import GIVEN_TILES, ON_CHIP, WIDE, gated_sides, has_room
+from glagen.schedule.tiles import GIVEN_TILES, ON_CHIP, WIDE, differs, gated_sides, has_room
 from glagen.verify import Results, reference_results, verify
 
 PRECISION = "bf16"
+HARD = "neighbours"  # a regime of which all chunks are for the run for strong gates
 GAIN = 0.97  # of the rule's time: what is not faster than that may be noise
 REPEATS, WARM = 9, 2
 CHUNKS = 9  # in the sequences that candidates are checked on, and a bit: more than a program takes in turn
@@ -136,6 +137,7 @@ def _measured(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> 
         say(f"{workload.name}: timing {kernel.name}")
         return tuple(_best(source, base, kernel.name, [x for x in among if x.kernel == kernel.name], given))
 
+    hard = call(parse(source), workload, device, DTYPE, HARD) if any(map(differs, kernels)) else None
     found = [best_of(kernel, right) for kernel in kernels]
     more = [y for kernel, best in zip(kernels, found, strict=True) for x in best for y in turned(kernel, x)]
     more = _right(oracle, base, more, jobs, say) if more else []
@@ -147,6 +149,14 @@ def _measured(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> 
             same = (best[0].block_K, best[0].block_V) if best else tile(kernel, workload)
             alike = [x for x in right if x.kernel == CROWDED and (x.block_K, x.block_V) == same]
             yield from _best(source, merged(base, best), CROWDED, alike, given)
+        if hard and differs(kernel):  # what is right takes gates of any strength
+            name, where = f"{kernel.name}{STRONG}", f"{workload}, strong gates"
+            say(f"{workload.name}: timing {kernel.name} for strong gates")
+            keys = best[0].block_K if best else tile(kernel, workload)[0]
+            alike = [x for x in (*right, *others) if x.kernel == kernel.name]
+            alike = [x for x in alike if kernel.of_gradients or x.block_K == keys]  # for the bits of both runs
+            alike = [replace(x, kernel=name, workload=where) for x in alike]
+            yield from _best(source, merged(base, best), name, alike, hard)
 
 
 # -- what is right -----------------------------------------------------------------------------------------------------
@@ -296,7 +306,7 @@ def _time(source: Source, kernel: str, table: Table, given: Call) -> float:
 
 def _function(kernel: str) -> str:
     """The kernel that an entry is for."""
-    return "fused" if kernel == CROWDED else kernel
+    return "fused" if kernel == CROWDED else kernel.removesuffix(STRONG)
 
 
 def _on_chip(module: ModuleType, kernel: str) -> dict[str, Callable[..., bool]]:

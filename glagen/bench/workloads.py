@@ -68,10 +68,12 @@ def _bytes(tensors: list[Tensor] | tuple[Tensor, ...]) -> int:
     return sum(x.numel() * x.element_size() for x in tensors)
 
 
-def call(document: Document, workload: Workload, device: torch.device, dtype: torch.dtype) -> Call:
-    """Mild gates, everything else normal, no states in or out."""
+def call(
+    document: Document, workload: Workload, device: torch.device, dtype: torch.dtype, regime: str = "mild"
+) -> Call:
+    """Gates as the regime says, everything else normal, no states in or out."""
     case = Case(1, workload.T, DRAWN, workload.K, workload.V, state=False)
-    few = with_constants(document, draw(document, "mild", case))
+    few = with_constants(document, draw(document, regime, case))
 
     def spread(x: Tensor, timed: bool) -> Tensor:
         x = x.to(device, dtype)

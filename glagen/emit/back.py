@@ -87,9 +87,8 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         lines.append(f"    if {' and '.join([*first, _asked(renamed, order, around=bool(first))])}:")
         if GIVEN_BACK in kernels and not on_chip:
             renamed["walks"] = "None if given else strong.shape[0] // B"
-        passes = "[1 if on_chip else 0 :]" if on_chip and twice else ""
         started = scores_made(program, kernels) if text["kernel"].ready else []
-        started += [*configure(program, text), *start(program, text, renamed, passes=passes)]
+        started += launch(program, text, renamed, unless="on_chip" if on_chip and twice else "")
         if f"{role}_given" in kernels:
             notes = {"walks": "None", "strong": shared_notes(role)}
             one = launch(program, kernels[f"{role}_given"], renamed | notes)

@@ -124,7 +124,8 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         *indented(
             [
                 "strong = again.view(N, H, -1)",
-                *configure(program, reads, within=f"{each} if {PACKED} is None else 1"),  # others have no states
+                # others have no states
+                *configure(program, reads, within=f"{each} if {PACKED} is None else 1", strong=True),
                 *start(program, reads, unmade, passes="[1:]"),
             ]
         ),

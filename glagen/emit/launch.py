@@ -15,10 +15,20 @@ PACKED = "cu_seqlens"
 
 
 def launch(
-    program: ChunkProgram, text: KernelText, renamed: dict[str, str] | None = None, read: str = "H"
+    program: ChunkProgram,
+    text: KernelText,
+    renamed: dict[str, str] | None = None,
+    read: str = "H",
+    unless: str = "",
 ) -> list[str]:
-    """Configure and start one kernel; its outputs are local variables (`renamed`, where not of the same name)."""
-    return [*configure(program, text), *start(program, text, renamed or {}, read)]
+    """Configure and start one kernel; its outputs are local variables (`renamed`, where not of the same name).
+    `unless`: where the first of its two runs has been made by others."""
+    renamed, configured = renamed or {}, configure(program, text)
+    if not text["strong_tiles"]:
+        return [*configured, *start(program, text, renamed, read, f"[1 if {unless} else 0 :]" if unless else "")]
+    first = start(program, text, renamed, read, "[:1]")
+    first = [f"if not {unless}:", *indented(first)] if unless else first
+    return [*configured, *first, *reconfigure(text), *start(program, text, renamed, read, "[1:]")]
 
 
 def sums_made(program: ChunkProgram, kernels: dict[str, KernelText], prefix: str) -> list[str]:
@@ -34,13 +44,14 @@ def sums_made(program: ChunkProgram, kernels: dict[str, KernelText], prefix: str
     return lines
 
 
-def configure(program: ChunkProgram, text: KernelText, within: str = "") -> list[str]:
+def configure(program: ChunkProgram, text: KernelText, within: str = "", strong: bool = False) -> list[str]:
     """What a kernel's launches take beside the op's arguments and results. `within`: so many chunks are of one walk,
-    and no program is to take those of two in turn."""
+    and no program is to take those of two in turn; `strong`: there is no run but for strong gates."""
     kernel: Kernel = text["kernel"]
     heads, grid = _heads(kernel), _grid(kernel)
     walks = f", N * {heads}" if kernel.scans else ""
-    lines = [f'config = _config("{kernel.name}", K, V, dtype{walks})']
+    config = f'_config("{kernel.name}", K, V, dtype{walks})'
+    lines = [f"config = {_strong(text, config) if strong else config}"]
     if kernel.reduces_heads:
         lines.append(f"GROUP = {_common_group(program, kernel)}")
     if text["runs"]:
@@ -53,6 +64,16 @@ def configure(program: ChunkProgram, text: KernelText, within: str = "") -> list
     elif noted(text) and not kernel.runs_twice:
         lines.append(new("strong", "N", heads, " * ".join(grid), dtype="torch.int8"))
     return lines
+
+
+def reconfigure(text: KernelText) -> list[str]:
+    """The same for the run for strong gates, if that has tiles of its own: of as many chunks in turn as the other."""
+    return [f"config = {_strong(text, 'config')}", f"programs = {_programs(text)}"] if text["strong_tiles"] else []
+
+
+def _strong(text: KernelText, config: str) -> str:
+    """The configuration for strong gates."""
+    return f'_strong("{text["kernel"].name}", {config}, K, V, dtype)' if text["strong_tiles"] else config
 
 
 def start(

@@ -27,7 +27,7 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import FORWARD, WALKS, Kernel
 from glagen.ir.recurrence import Composite, Recurrence
 from glagen.ir.schedule import CLOSED, FARTHEST, LOWEST, SHIFT, Growth, Schedule
-from glagen.ir.tuned import ALONE, CROWDED
+from glagen.ir.tuned import ALONE, CROWDED, STRONG
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
 NO_CHECKSUM = "0" * 16  # in the header, while the module's is computed
@@ -154,6 +154,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "walks": ", ".join(f'"{name}"' for name in WALKS if name in roles),
         "tuned": schedule.tuned,
         "notes_of_chunks": any(k["own_notes"] for k in kernels),
+        "strong_tiles": STRONG if any(k["strong_tiles"] for k in kernels) else "",
         "crowded": CROWDED if roles["fused"]["crowds"] else "",
         "from_shared": [roles[name]["function"] for name in schedule.from_shared],
         "by_tma": schedule.stored_by_tma,
@@ -177,7 +178,8 @@ def twin_helpers(lines: list[str]) -> list[str]:
 
 def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     program = schedule.program
-    runs = not kernel.scans and any(x.kernel == kernel.name and x.run > 1 for x in schedule.tuned)
+    names = kernel.name, f"{kernel.name}{STRONG}"
+    runs = not kernel.scans and any(x.kernel in names and x.run > 1 for x in schedule.tuned)
     printer = KernelPrinter(kernel, program, schedule.chunk, kernel.name in schedule.stored_by_tma)
     body = printer.print()
     own_notes = notes_by_chunk(kernel)
@@ -204,6 +206,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "scans": kernel.scans,
         "reduces_heads": kernel.reduces_heads,
         "runs": runs,
+        "strong_tiles": any(x.kernel == names[1] for x in schedule.tuned),
         "crowds": kernel.name == "fused" and any(x.kernel == CROWDED for x in schedule.tuned),
         "runs_twice": kernel.runs_twice,
         "described": sorted(printer.described),

@@ -4,7 +4,7 @@ what kernels of a backward share."""
 from __future__ import annotations
 
 from glagen.emit.interface import arguments
-from glagen.emit.launch import KernelText, configure, head, indented, launch, new, noted, start
+from glagen.emit.launch import KernelText, configure, head, indented, launch, new, noted, reconfigure, start
 from glagen.emit.memory import EXTENT
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
@@ -30,8 +30,7 @@ def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) ->
         *indented(told),
         *indented([new(name, *extents, dtype=dtype) for name, extents, dtype in tensors]),
         # walks that note strong gates are along heads of the state, or of the outputs
-        *indented(configure(program, text)),
-        *indented(start(program, text, dict.fromkeys(text["kernel"].given, "None"), read="strong.shape[1]")),
+        *indented(launch(program, text, dict.fromkeys(text["kernel"].given, "None"), read="strong.shape[1]")),
         f"    return {', '.join(names)}",
     ]
     return ["\n".join(lines)]
@@ -71,7 +70,7 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
         *head(program),
         f"    [{', '.join(walk_operands(kernels))}] = operands = _new_operands(dtype, device, slots, M, K, V)",
         *indented(configure(program, text)),
-        *indented([line for one in launches for line in one]),
+        *indented([*launches[0], *(line for one in launches[1:] for line in [*reconfigure(text), *one])]),
         "    return operands",
     ]
     return ["\n".join(new_ones), "\n".join(lines)]

@@ -11,7 +11,7 @@ from glagen.errors import InternalError
 from glagen.explain.outline import Block, Facts, Inline, Quote, Section, Subtitle, say
 from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Loop, RowSum
 from glagen.ir.schedule import FARTHEST, Schedule
-from glagen.ir.tuned import ALONE, GIVEN_KERNELS, KEYS_GIVEN, SHARED, SHARING, Tuned, place
+from glagen.ir.tuned import ALONE, GIVEN_KERNELS, KEYS_GIVEN, SHARED, SHARING, STRONG, Tuned, place
 
 SIDE = {"i": "key", "j": "value"}
 POINTWISE = "pointwise work"
@@ -133,6 +133,7 @@ def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
         ("work", (_work(schedule, kernel),)),
         ("tiles", (_tiles(kernel),)),
         *(("tiles, measured", (_measured(x),)) for x in schedule.tuned if x.kernel == kernel.name),
+        *(("tiles for strong gates", (_measured(x),)) for x in schedule.tuned if x.kernel == f"{kernel.name}{STRONG}"),
     ]
 
 

@@ -18,6 +18,7 @@ from glagen.ir.tuned import (
     GIVEN_BACK,
     KEY_OPERANDS,
     SHARING,
+    STRONG,
     VALUE_OPERANDS,
     Tuned,
 )
@@ -48,6 +49,7 @@ from glagen.schedule.tiles import (
     WGMMA_ROWS,
     WIDE,
     chunk_of,
+    differs,
     gated_sides,
     has_room,
     shipped,
@@ -75,6 +77,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     if may_give and apart and any(x.kernel == GIVEN and x.chunk >= WGMMA_ROWS for x in measured):
         kernels = _with_operands(program, covers, kernels, apart)
     names = {kernel.name for kernel in kernels} | {CROWDED for k in kernels if has_room(k)}
+    names |= {f"{k.name}{STRONG}" for k in kernels if differs(k)}
     adding = {kernel.name for kernel in kernels if _adds_by_wgmma(program, covers, kernel)}
     by_wgmma = bool(adding)
     faster_fused = _faster_fused(program, by_wgmma, measured)

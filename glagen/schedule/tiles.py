@@ -89,6 +89,14 @@ def has_room(kernel: Kernel) -> bool:
     return kernel.name == "fused" and kernel.runs_twice and all(map(_is_multiple, alone))
 
 
+def differs(kernel: Kernel) -> bool:
+    """May the run for strong gates have tiles of its own (STRONG)? Not if it walks, for notes are of tiles then; nor if
+    a sum over columns is stored for each tile. (H200, bf16, -8 a step in a channel of 32: gla's outputs 1.05 ms for
+    1.47 at B4 T4096 H64 K=V=128; its key gradients 0.77 for 1.33 at B8 T2048 H4 K256 V512.)
+    """
+    return kernel.runs_twice and not kernel.scans and all({*kernel.owned} <= {*store.axes} for store in kernel.stores)
+
+
 def _is_multiple(line: Assign) -> bool:
     """Of one tile, where gates are mild, or that with its bound?"""
     expr = line.expr if line.mild is None else line.mild

@@ -12,10 +12,11 @@ from click.testing import CliRunner
 from glagen.cli import main
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import CROWDED, Tuned, merged, read_table, write_table
+from glagen.ir.tuned import CROWDED, STRONG, Tuned, merged, read_table, write_table
 from glagen.loader import import_text
-from glagen.pipeline import compile_spec
-from glagen.schedule.tiles import fused_tiles, shipped
+from glagen.parse import parse
+from glagen.pipeline import compile_spec, plan
+from glagen.schedule.tiles import fused_tiles, gated_sides, shipped
 from tests.mutation.judge import plan_of
 from tests.numerics.helpers import ROOT, spec_text
 
@@ -124,6 +125,45 @@ def test_a_module_takes_what_was_measured_for_its_kernels(monkeypatch):
     assert row("value_gradients") == rule
 
 
+@pytest.mark.parametrize(
+    ("name", "kernel", "fits"),
+    [
+        ("gla", "outputs", True),
+        ("gla", "states", False),
+        ("linear_attn", "outputs", False),
+        ("a factor of each step", "key_gradients", False),
+    ],
+    ids=["that runs twice", "that walks", "without gates", "with a sum for each tile"],
+)
+def test_strong_gates_may_have_tiles_of_their_own(name, kernel, fits, monkeypatch):
+    pytest.importorskip("triton")
+    text = spec_text(name if name == "linear_attn" else "gla")
+    if name not in ("gla", "linear_attn"):
+        text = text.replace("  v: [t, j]\n", "  v: [t, j]\n  b: [t]\n").replace("* v[t,j]", "* b[t] * v[t,j]")
+    source = Source("spec.yaml", text)
+    planned = plan(parse(source), Options(tuned=()))
+    own = replace(
+        ONE,
+        gates=gated_sides(planned.program),
+        chunk=planned.chunk,
+        kernel=f"{kernel}{STRONG}",
+        block_K=128,
+        block_V=64,
+    )
+    found = compile_spec(source, Options(tuned=(own,)))
+    assert (found != compile_spec(source, Options(tuned=()))) == fits
+    if fits:
+        module = import_text(found)
+        monkeypatch.setattr(module, "_capability", lambda: 9)
+        config = module._config(kernel, 128, 128, torch.bfloat16)
+        strong = module._strong(kernel, config, 128, 128, torch.bfloat16)
+        assert (config["num_warps"], strong["num_warps"], strong["BLOCK_V"]) == (4, 8, 64)
+        assert module._strong(kernel, config, 64, 128, torch.bfloat16) is config
+        assert module._strong("states", config, 128, 128, torch.bfloat16) is config
+        few = {**config, "BLOCK_K": 32}  # which would be added up in another order than before gates were strong
+        assert module._strong(kernel, few, 128, 128, torch.bfloat16) is few
+
+
 def test_chunks_have_twice_as_many_steps_for_heads_measured_so(monkeypatch):
     pytest.importorskip("triton")
     source, wide = Source("gla.yaml", spec_text("gla")), replace(ONE, K=256)
@@ -162,8 +202,6 @@ def test_walks_that_multiply_float32_take_nothing():
 
 def test_explain_tells_of_it():
     from glagen.explain import explain
-    from glagen.parse import parse
-    from glagen.pipeline import plan
 
     document = parse(Source("gla.yaml", spec_text("gla")))
     text = " ".join(explain(document, plan(document, Options(tuned=(ONE,))), "text").split())

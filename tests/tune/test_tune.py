@@ -85,12 +85,12 @@ import sys
 import torch
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import Tuned
+from glagen.ir.tuned import STRONG, Tuned
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
 from glagen.regimes import Case
-from glagen.schedule.tiles import gated_sides
+from glagen.schedule.tiles import differs, gated_sides
 from glagen.verify import verify
 from tests.interpreter import spare_the_interpreter
 
@@ -100,10 +100,12 @@ source = Source("spec.yaml", open(sys.argv[1]).read())
 planned = plan(parse(source), Options(tuned=()))
 kind = 0, gated_sides(planned.program), planned.chunk
 chunks = [k.name for k in planned.kernels if not k.scans]
-table = tuple(Tuned(*kind, name, "float32", 16, 16, 16, 16, 4, 2, 8, 0.0, 0.0, "", "") for name in chunks)
+again = [f"{k.name}{STRONG}" for k in planned.kernels if differs(k)]
+tiles = dict.fromkeys(chunks, (32, 32)) | {n: (32 if "outputs" in n or "scores" in n else 16, 16) for n in again}
+table = tuple(Tuned(*kind, name, "float32", 32, 32, *tile, 4, 2, 8, 0.0, 0.0, "", "") for name, tile in tiles.items())
 text = compile_spec(source, Options(tuned=table))
 assert text.count("\\n    RUN: tl.constexpr,\\n") == len(chunks)
-cases, regimes = [Case(1, 10 * planned.chunk - 7, 2, 16, 16)], ["mild"]
+cases, regimes = [Case(1, 10 * planned.chunk - 7, 2, 32, 32)], ["mild", "reset", "neighbours"] if again else ["mild"]
 found = verify(parse(source), import_text(text), cases=cases, precisions=["fp32"], regimes=regimes, modes=["saved"])
 assert found.ok and found.rows, found.failures
 print(len(found.rows))
@@ -141,7 +143,14 @@ def test_kernels_are_tuned_where_they_run(tmp_path):
         check=True,
     )
     kept = [line.split(" ", 3) for line in run.stdout.splitlines() if line.startswith("kept")]
-    assert [kernel for _, kernel, _, _ in kept] == ["fused", "fused_crowded", "key_gradients", "scores"]
+    assert [kernel for _, kernel, _, _ in kept] == [
+        "fused",
+        "fused_crowded",
+        "key_gradients",
+        "key_gradients_strong",
+        "scores",
+        "scores_strong",
+    ]
     assert all((key, workload) == ("16", "B1 T40 H2 K16 V32") for *_, key, workload in kept)
     assert [n for n in "0123456" if f"checking {n} configurations" in run.stdout] == ["1", "6"]
 
@@ -184,7 +193,8 @@ def test_other_turns_of_the_best_are_tried(monkeypatch):
 
 @pytest.mark.parametrize("name", ["gla", "gla_v", "linear_attn", "rwkv6"])
 def test_chunks_may_be_taken_in_turn(name):
-    """In runs of eight, the last of which is not whole; packed, and with shared heads too."""
+    """In runs of eight, the last of which is not whole; packed, and with shared heads too. Where gates are strong, by
+    tiles of their own."""
     pytest.importorskip("triton")
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", IN_TURN, str(ROOT / "specs" / f"{name}.yaml")]
