@@ -154,7 +154,7 @@ def _measured(oracle: Oracle, given: Call, jobs: int, say: Say, base: Table) -> 
             say(f"{workload.name}: timing {kernel.name} for strong gates")
             keys = best[0].block_K if best else tile(kernel, workload)[0]
             alike = [x for x in (*right, *others) if x.kernel == kernel.name]
-            alike = [x for x in alike if kernel.of_gradients or x.block_K == keys]  # for the bits of both runs
+            alike = [x for x in alike if kernel.name not in planned.by_tiles or x.block_K == keys]
             alike = [replace(x, kernel=name, workload=where) for x in alike]
             yield from _best(source, merged(base, best), name, alike, hard)
 

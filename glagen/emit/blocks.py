@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from glagen.errors import InternalError
 from glagen.ir.expr import refs
-from glagen.ir.kernel import Assign, Blocks, RowSum
+from glagen.ir.kernel import Assign, Blocks, Dot, RowSum
 from glagen.ir.schedule import EIGHT
 
 Definition = tuple[str, str, tuple[str, ...]]  # a mask's name, its text, the definitions that text needs
@@ -86,6 +86,7 @@ def opening_text(line: Blocks, chunk: int, language: Language) -> tuple[list[str
     headers, definitions = _opening(line, chunk, language)
     wanted = {n for x in line.body if isinstance(x, Assign) for n in _mask_names(x)}
     wanted |= {x.select for x in line.body if isinstance(x, RowSum)}
+    wanted |= {x.mask for x in line.body if isinstance(x, Dot)}
     texts: list[str] = []
     for name, text, needs in reversed(definitions):
         if f"{name}_T" in wanted:

@@ -73,7 +73,7 @@ def reconfigure(text: KernelText) -> list[str]:
 
 def _strong(text: KernelText, config: str) -> str:
     """The configuration for strong gates."""
-    return f'_strong("{text["kernel"].name}", {config}, K, V, dtype)' if text["strong_tiles"] else config
+    return f'_strong("{text["kernel"].name}", {config}, K, V, T, dtype)' if text["strong_tiles"] else config
 
 
 def start(

@@ -151,6 +151,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "exact_states": schedule.exact_states,
         "divides": rec.divides,
         "forward": ", ".join(f'"{k.name}"' for k in schedule.kernels if k.name in FORWARD),
+        "by_tiles": ", ".join(f'"{name}"' for name in schedule.by_tiles if roles[name]["strong_tiles"]),
         "walks": ", ".join(f'"{name}"' for name in WALKS if name in roles),
         "tuned": schedule.tuned,
         "notes_of_chunks": any(k["own_notes"] for k in kernels),

@@ -295,8 +295,12 @@ class KernelPrinter(KernelStores):
         kept = "" if line.exact else "WIDE" if line.wide else "DOT"
         x = self._operand(line.x, True, shared, "" if line.split else kept)
         y = self._operand(line.y, False, shared, kept)
+        name = identifier(line.name)
+        if line.mask:
+            self._line(f"{name} = tl.where({line.mask}, tl.dot({x}, {y}, {name}, input_precision=PRECISION), {name})")
+            return
         product = f"_dot_in_two({x}, {y}, PRECISION)" if line.split else f"tl.dot({x}, {y}, input_precision=PRECISION)"
-        self._line(f"{identifier(line.name)} {'+=' if line.accumulate else '='} {product}")
+        self._line(f"{name} {'+=' if line.accumulate else '='} {product}")
 
     def _row_sum(self, line: RowSum) -> None:
         source = self._upright(line.source.name)

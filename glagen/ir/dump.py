@@ -103,7 +103,8 @@ def dump_line(line: Line) -> list[str]:
             strong = [f"{INDENT}if strong, beside 16 bits: {show(line.strong)}"] if line.strong is not None else []
             return [f"{name}{_axes(axes)} {_equals(line)} {value}{_note(_marks(line))}", *_if_mild(line), *strong]
         case Dot(name=name, axes=axes, x=x, y=y):
-            return [f"{name}{_axes(axes)} {_equals(line)} {x} @ {y}{_note(_marks(line))}"]
+            where = f" where {line.mask}" if line.mask else ""
+            return [f"{name}{_axes(axes)} {_equals(line)} {x} @ {y}{where}{_note(_marks(line))}"]
         case RowSum(name=name, axes=axes, source=source, select=select):
             value = f"sum({select}{', after s' * line.apart}) {source}"
             return [f"{name}{_axes(axes)} {_equals(line)} {value}{_note(_marks(line))}"]

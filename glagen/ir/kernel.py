@@ -61,13 +61,14 @@ class Assign:
 class Dot:
     """name = x @ y over the index they share. `wide`: an operand is a sum or a growth, which may outgrow float16.
     `split`: x counts with what its rounding to bfloat16 cuts off, for too much else was rounded before; `exact`: so do
-    both, and neither is rounded."""
+    both, and neither is rounded. `mask`: it is added there, by name."""
 
     name: str
     axes: tuple[str, str]
     x: Operand
     y: Operand
     accumulate: bool = False
+    mask: str = ""
     wide: bool = False
     split: bool = False
     exact: bool = False

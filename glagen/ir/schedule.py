@@ -78,6 +78,7 @@ class Schedule:
     exact_states: bool  # chunk states stay in float32 and are made of float32, whatever dots read them in
     tuned: tuple[Tuned, ...]  # those of its kernels
     doubled: tuple[Heads, ...]  # heads whose chunks have twice as many steps, as was measured to be faster
+    by_tiles: tuple[str, ...]  # the kernels whose outputs depend, in the last bits, on the columns in a tile
 
     @property
     def widest_fused(self) -> str:

@@ -21,7 +21,7 @@ from glagen.schedule.mild import for_any_gates, lightened, unguarded
 from glagen.schedule.operands import as_read
 from glagen.schedule.order import begun, heaviest_first, in_order, numbers_first, phases, pruned
 from glagen.schedule.partial import local_sums, require_whole
-from glagen.schedule.sums import added_to_states, added_to_tiles
+from glagen.schedule.sums import added_in_order, added_to_states, added_to_tiles
 from glagen.schedule.tiles import (
     ALONE_TILES,
     GIVEN_TILES,
@@ -157,6 +157,7 @@ def build(
     lines, scans = as_read(loads, lines, scans, stores)
     if alone:
         lines, scans = carried_rounded(lines, scans)
+    lines = added_in_order(lines) if forward and not shape.direction else lines
     judges = _judges(program, covers) if operands or (shape.direction and not shape.given) else ()
     judges = tuple(x for x in judges if not operands or x.axis == shape.looped)
     roots = [s.tile for s in stores] + [r for s in scans for r in s.reads] + [judge.sums for judge in judges]

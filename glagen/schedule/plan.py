@@ -41,6 +41,7 @@ from glagen.schedule.kernels import (
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import for_mild_gates
 from glagen.schedule.partial import local_sums
+from glagen.schedule.sums import adds_in_order
 from glagen.schedule.tiles import (
     FASTER_BY_WGMMA,
     FUSED_SIDES,
@@ -104,6 +105,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         exact,
         tuple(x for x in measured if x.kernel in names),
         tuple(dict.fromkeys(x.heads for x in measured if x.chunk > chunk)),
+        tuple(k.name for k in kernels if not (k.of_gradients or adds_in_order(k))),
     )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from glagen.ir.expr import Apply, Expr, Ref
-from glagen.ir.kernel import Assign, Dot, Line, Scan, Store, read
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, Kernel, Line, Loop, RowSum, Scan, Store, read
 
 
 def added_to_states(
@@ -40,6 +40,38 @@ def added_to_tiles(lines: list[Line], scans: tuple[Scan, ...], stores: list[Stor
             found.append(replace(line, expr=rest))
         found += [_into(line.name, dot) for dot in added]
     return found
+
+
+def added_in_order(lines: list[Line]) -> list[Line]:
+    """The same, where products that serve mild gates sum into what they are added to under a mask.
+
+    Tensor cores add up products one after another, whatever the columns of a tile: so a sum over tiles has the same
+    bits as one over all columns.
+    """
+    return [replace(x, body=_in_order(x)) if isinstance(x, Blocks) and x.kind == "guard" else x for x in lines]
+
+
+def _in_order(blocks: Blocks) -> tuple[BlockLine, ...]:
+    found: list[BlockLine] = []
+    for line in blocks.body:
+        match line, found[-1:]:
+            case (
+                Assign(accumulate=True, expr=Apply(function="keep", args=(Ref(name=mask), Ref(name=name)))),
+                [Dot(split=False, accumulate=False) as dot],
+            ) if dot.name == name:
+                found[-1] = replace(_into(line.name, dot), mask=mask.removeprefix("%"))
+            case _:
+                found.append(line)
+    return tuple(found)
+
+
+def adds_in_order(kernel: Kernel) -> bool:
+    """Does a kernel add up the columns that it loops over in their order, whatever tiles they come in? While gates are
+    mild: what strong ones ask for, and a step's own score where steps are few, are sums for themselves."""
+    inside = [line for item in kernel.body if isinstance(item, Loop) for line in item.body]
+    mild: list[Line] = [x for x in inside if not isinstance(x, Blocks)]
+    mild += [y for x in inside if isinstance(x, Blocks) and (x.kind == "guard" or not x.depth) for y in x.body]
+    return not any(x.accumulate for x in mild if isinstance(x, Assign | RowSum))
 
 
 def _used_once(lines: list[Line], users: Counter[str]) -> dict[str, Dot]:

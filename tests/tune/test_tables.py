@@ -11,11 +11,13 @@ from click.testing import CliRunner
 
 from glagen.cli import main
 from glagen.errors import Source
+from glagen.ir.kernel import Blocks
 from glagen.ir.schedule import Options
 from glagen.ir.tuned import CROWDED, STRONG, Tuned, merged, read_table, write_table
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
+from glagen.schedule.sums import adds_in_order
 from glagen.schedule.tiles import fused_tiles, gated_sides, shipped
 from tests.mutation.judge import plan_of
 from tests.numerics.helpers import ROOT, spec_text
@@ -156,12 +158,30 @@ def test_strong_gates_may_have_tiles_of_their_own(name, kernel, fits, monkeypatc
         module = import_text(found)
         monkeypatch.setattr(module, "_capability", lambda: 9)
         config = module._config(kernel, 128, 128, torch.bfloat16)
-        strong = module._strong(kernel, config, 128, 128, torch.bfloat16)
+        strong = module._strong(kernel, config, 128, 128, 33, torch.bfloat16)
         assert (config["num_warps"], strong["num_warps"], strong["BLOCK_V"]) == (4, 8, 64)
-        assert module._strong(kernel, config, 64, 128, torch.bfloat16) is config
-        assert module._strong("states", config, 128, 128, torch.bfloat16) is config
-        few = {**config, "BLOCK_K": 32}  # which would be added up in another order than before gates were strong
-        assert module._strong(kernel, few, 128, 128, torch.bfloat16) is few
+        assert module._strong(kernel, config, 64, 128, 33, torch.bfloat16) is config
+        assert module._strong(kernel, config, 128, 128, 32, torch.bfloat16) is config
+        assert module._strong("states", config, 128, 128, 33, torch.bfloat16) is config
+
+
+@pytest.mark.parametrize(("name", "in_order"), [("gla", True), ("gla_kv", True), ("hgrn2", True), ("rwkv6", False)])
+def test_outputs_have_the_bits_of_the_run_for_mild_gates(name, in_order, monkeypatch):
+    """Of tiles with other columns of keys, where sums go through them in order; rwkv6 has one that does not."""
+    pytest.importorskip("triton")
+    source = Source("spec.yaml", spec_text(name))
+    planned = plan(parse(source), Options(tuned=()))
+    outputs = next(kernel for kernel in planned.kernels if kernel.name == "outputs")
+    assert adds_in_order(outputs) == ("outputs" not in planned.by_tiles) == in_order
+    masked = [x for line in outputs.lines if isinstance(line, Blocks) for x in line.body if getattr(x, "mask", "")]
+    assert masked and all(x.accumulate for x in masked)
+    own = replace(ONE, gates=gated_sides(planned.program), kernel=f"outputs{STRONG}")
+    module = import_text(compile_spec(source, Options(tuned=(own,))))
+    monkeypatch.setattr(module, "_capability", lambda: 9)
+    config = module._config("outputs", 128, 128, torch.bfloat16)
+    strong = module._strong("outputs", config, 128, 128, 100, torch.bfloat16)
+    assert (config["BLOCK_K"], strong["BLOCK_K"]) == (128, 64 if in_order else 128)
+    assert in_order or strong is config
 
 
 def test_chunks_have_twice_as_many_steps_for_heads_measured_so(monkeypatch):
