@@ -212,6 +212,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "runs_twice": kernel.runs_twice,
         "described": sorted(printer.described),
         "closes": closes(kernel, program.gates),
+        "real": printer.real,
         "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges if kernel.scans],
         "beyond": beyond,
         "nearest": nearest(kernel),

@@ -297,7 +297,8 @@ class KernelPrinter(KernelStores):
         y = self._operand(line.y, False, shared, kept)
         name = identifier(line.name)
         if line.mask:
-            self._line(f"{name} = tl.where({line.mask}, tl.dot({x}, {y}, {name}, input_precision=PRECISION), {name})")
+            precision = f"input_precision=PRECISION{f', out_dtype={self.real}' * self.divisor}"
+            self._line(f"{name} = tl.where({line.mask}, tl.dot({x}, {y}, {name}, {precision}), {name})")
             return
         product = f"_dot_in_two({x}, {y}, PRECISION)" if line.split else f"tl.dot({x}, {y}, input_precision=PRECISION)"
         self._line(f"{name} {'+=' if line.accumulate else '='} {product}")

@@ -42,7 +42,7 @@ class Tuned:
     """Tiles of one kernel that were right, and faster than the rule's, for heads of up to K by V columns.
 
     K and V are powers of two. `rule` and `measured` are milliseconds on `device`: of the kernel in `workload`, unless
-    that says of what else.
+    that says of what else. For a run for strong gates (STRONG) the rule's tiles are those of the other run.
     """
 
     architecture: int  # the major compute capability

@@ -127,6 +127,23 @@ def test_kernels_build_that_have_scores_made_for_them(name, tmp_path):
     assert any(b["mma"] for b in found if b["kernel"] == f"{name}_scores_kernel")
 
 
+def test_a_divisor_of_gated_keys_builds_in_float64(tmp_path):
+    """Beside float32 inputs: also what walks note of gates, and sums of scores by blocks. (In the interpreter types
+    may differ.)"""
+    pytest.importorskip("triton")
+    text = (ROOT / "specs" / "gla.yaml").read_text().replace("state: S[i, j]", "state:\n  - S[i, j]\n  - n[i]")
+    old, new = "  - o[t,j] = sum(i, scale * q[t,i] * S[t,i,j])\n", "  - n[t,i] = exp(g[t,i]) * n[t-1,i] + k[t,i]\n"
+    new += "  - o[t,j] = sum(i, scale * q[t,i] * S[t,i,j]) / (sum(i, scale * q[t,i] * n[t,i]) + 1)\n"
+    assert old in text
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "specs" / "gla.yaml").write_text(text.replace(old, new))
+    (tmp_path / "gla.py").write_text(compile_spec(Source("gla.yaml", text.replace(old, new)), Options()))
+    said = ran(WORKER, tmp_path / "cache", tmp_path, tmp_path, "gla", "sm_90", "float32", 16, 16)
+    found = json.loads(said.splitlines()[-1])
+    assert {"gla_n_states_kernel", "gla_n_outputs_kernel", "gla_S_outputs_kernel"} <= {b["kernel"] for b in found}
+    assert all(b["fits"] and not b["fused"] for b in found)
+
+
 def test_forwards_of_few_and_of_many_programs_are_built(tmp_path):
     """They may have more or fewer threads (see `_crowded` in a module)."""
     pytest.importorskip("triton")
