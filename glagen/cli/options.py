@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from glagen.errors import SpecError
 from glagen.ir.schedule import COVERS
 from glagen.ir.tuned import Tuned, read_table
 
+SELDOM = 30.0  # seconds between lines of progress in a log
 SPECS = click.argument("specs", nargs=-1, required=True, type=click.Path(path_type=Path))
 SPEC = click.argument("spec", type=click.Path(path_type=Path))
 COVER = click.option("--cover", type=click.Choice(COVERS), default="auto", help="How vector gates are tiled.")
@@ -47,19 +49,33 @@ def each(specs: tuple[Path, ...], work: Callable[[Path], bool]) -> None:
 
 
 def progress(quiet: bool) -> Any:
-    """A context whose value takes lines of progress; on a terminal they show, elsewhere not."""
+    """A context whose value takes lines of progress: on a terminal the last shows, elsewhere some (`SELDOM`)."""
     from contextlib import contextmanager
 
     @contextmanager
     def shown() -> Any:
         console = Console(stderr=True)
-        if quiet or not console.is_terminal:
+        if quiet:
             yield lambda text: None
-            return
-        with console.status("starting") as status:
-            yield status.update
+        elif console.is_terminal:
+            with console.status("starting") as status:
+                yield status.update
+        else:
+            yield _seldom()
 
     return shown()
+
+
+def _seldom() -> Callable[[str], None]:
+    last = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SELDOM:
+            last = time.monotonic()
+            click.echo(text, err=True)
+
+    return say
 
 
 def text_of(path: Path) -> str | None:

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from glagen import loader
 from glagen.cli import main
-from glagen.cli.options import each
+from glagen.cli import options as shared
+from glagen.cli.options import each, progress
 from glagen.errors import Source
 from glagen.jobs import KILLED
 from glagen.pipeline import compile_spec
@@ -170,3 +171,15 @@ def test_python_runs_the_package():
     command = [sys.executable, "-m", "glagen", "compile", "--check", GLA]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 0 and "fresh" in result.stdout
+
+
+@pytest.mark.parametrize(("quiet", "told"), [(False, ["30 s", "60 s"]), (True, [])])
+def test_a_log_is_told_of_progress_now_and_then(quiet, told, monkeypatch, capsys):
+    """On stderr: what a command prints may be read by others."""
+    now = 0.0
+    monkeypatch.setattr(shared.time, "monotonic", lambda: now)
+    with progress(quiet) as say:
+        for second in range(70):
+            now = float(second)
+            say(f"{second} s")
+    assert capsys.readouterr() == ("", "".join(f"{line}\n" for line in told))
