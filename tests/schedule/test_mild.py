@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from glagen.ir.expr import Apply, Ref, refs
-from glagen.ir.kernel import FORWARD, Assign, Blocks, Depth, Kernel, Loop, RowSum, Store, read, written
+from glagen.ir.kernel import FORWARD, Assign, Blocks, Depth, Dot, Kernel, Loop, RowSum, Store, read, written
 from glagen.ir.schedule import Options, Schedule
 from glagen.pipeline import plan
 from glagen.schedule.mild import unguarded
@@ -143,5 +143,7 @@ def test_the_diagonal_is_apart_only_for_few_steps_and_strong_gates(name):
         for line in kernel.lines:
             assert line in apart or not made & set(written(line))
         masks = {r.name for x in assigns(kernel) for r in refs(x.expr)}
+        inner = [x for line in kernel.lines if isinstance(line, Blocks) for x in line.body]
+        masks |= {f"%{x.mask}" for x in inner if isinstance(x, Dot)}
         assert bool(apart) == bool(masks & {"%decayed", "%decayed_T"})
         assert "%same_or_own" not in masks or kernel.name in FORWARD
