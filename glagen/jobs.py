@@ -48,10 +48,9 @@ def workers(count: int) -> Iterator[Callable[[Source, Options, str, Sequence[str
     Waiting raises ChildProcessError if a process was killed.
     """
     pool = processes(count) if count > 1 else None
-    folder = (
-        TemporaryDirectory()
-    )  # of texts: what is handed to a pool must not fill a pipe, or Python before 3.11.8 and
-    texts = itertools.count()  # 3.12.2 waits forever for a process that was killed meanwhile
+    # Of texts: what is handed to a pool must not fill a pipe, or Python before 3.11.8 and 3.12.2 waits forever for a
+    # process that was killed meanwhile.
+    folder, texts = TemporaryDirectory(), itertools.count()
 
     def start(source: Source, options: Options, device: str, regimes: Sequence[str]) -> Finish:
         document, text = parse(source), compile_spec(source, options)  # once: others are given the text

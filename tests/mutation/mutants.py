@@ -214,7 +214,7 @@ def _line(line: Any) -> Iterator[Variant]:
                 yield f"{where}, {change}", replace(line, body=body)
             if isinstance(line, Blocks):
                 for n, inner in enumerate(line.body):
-                    if isinstance(inner, Assign) and inner.accumulate:
+                    if isinstance(inner, Assign | Dot) and inner.accumulate:
                         body = (*line.body[:n], *line.body[n + 1 :])
                         yield f"{where}, {inner.name}: not added to", replace(line, body=body)
         case RowSum(name=name, select=select):
@@ -230,6 +230,10 @@ def _line(line: Any) -> Iterator[Variant]:
                 yield f"carry of {name}: {change}", replace(line, update=mutated)
             for n in range(len(added)):
                 yield f"carry of {name}: dot {n} not added", replace(line, added=(*added[:n], *added[n + 1 :]))
+        case Dot(name=name, mask=mask) if mask:
+            yield f"{name}: without mask %{mask}", replace(line, mask="")
+            for other in _other_masks(mask):
+                yield f"{name}: mask %{other}, not %{mask}", replace(line, mask=other)
         case Dot() | Load():
             pass
 
@@ -239,8 +243,12 @@ def _masks(expr: Expr) -> Iterator[Variant]:
         match node:
             case Apply(function="keep", args=(Ref(name=name) as mask, x)):
                 yield f"without mask {name}", _swap(expr, node, x)
-                for group in MASKS:
-                    for other in group if name[1:] in group else ():
-                        if other != name[1:]:
-                            changed = apply("keep", replace(mask, name=f"%{other}"), x)
-                            yield f"mask %{other}, not {name}", _swap(expr, node, changed)
+                for other in _other_masks(name[1:]):
+                    changed = apply("keep", replace(mask, name=f"%{other}"), x)
+                    yield f"mask %{other}, not {name}", _swap(expr, node, changed)
+
+
+def _other_masks(name: str) -> Iterator[str]:
+    """Those that one may be mistaken for."""
+    for group in MASKS:
+        yield from (other for other in group if name in group and other != name)
