@@ -12,6 +12,9 @@ from glagen.ir.chunk import GateInfo
 from glagen.ir.kernel import Depth, Judge, Kernel
 from glagen.ir.schedule import SLACK, may_close
 
+# Nats by which the strongest of many chunks passes a first one, as a rule.
+BEYOND_FIRST = 8.0
+
 
 class KernelNotes(KernelLoads):
     """The text of a kernel as far as it concerns those."""
@@ -27,9 +30,9 @@ class KernelNotes(KernelLoads):
             if (judge.axis == looped) == inside:
                 self._line(f"{judge.least} = tl.minimum({judge.least}, {judge.sums})")
                 if self.kernel.scans and self.kernel.runs_twice and judge.far > judge.limit:
-                    self._line("if PEEK and TERMS == 2:  # where gates close, they will do so more often in some chunk")
+                    self._line("if PEEK and TERMS == 2:  # other chunks come to more, and where gates close, they do so more often")
                     closed = f"tl.where(tl.min({judge.gate}) <= FLOOR, -LIMIT, 0.0)"
-                    self._line(f"    {judge.least} = tl.minimum({judge.least}, {closed})")
+                    self._line(f"    {judge.least} = tl.minimum({judge.least} - {BEYOND_FIRST}, {closed})")
 
     def _store_notes(self) -> None:
         """After a chunk: what its second run is to know. (A walk stores what it met at its end.)"""
