@@ -101,16 +101,26 @@ def _median(work: Callable[[], Any], device: torch.device) -> float:
     is kept busy until all of a run is launched, as in a CUDA graph: how long the CPU takes is measured apart."""
     for _ in range(3):
         work()
-    times = []
-    on_gpu = device.type == "cuda"
-    flush = torch.empty(FLUSHED if on_gpu else 0, dtype=torch.int8, device=device)
-    for _ in range(REPEATS if on_gpu else 3):
-        for _ in range(AHEAD if on_gpu else 0):
-            flush.zero_()
+    times, occupy = [], occupier(device)
+    for _ in range(REPEATS if device.type == "cuda" else 3):
+        occupy()
         stop = stopwatch(device)
         work()
         times.append(stop()())
     return statistics.median(times)
+
+
+def occupier(device: torch.device) -> Callable[[], None]:
+    """What keeps a GPU busy for a millisecond when called, and leaves nothing of other tensors in its cache."""
+    if device.type != "cuda":
+        return lambda: None
+    flush = torch.empty(FLUSHED, dtype=torch.int8, device=device)
+
+    def occupy() -> None:
+        for _ in range(AHEAD):
+            flush.zero_()
+
+    return occupy
 
 
 def stopwatch(device: torch.device) -> Callable[[], Callable[[], float]]:

@@ -30,7 +30,7 @@ class KernelNotes(KernelLoads):
             if (judge.axis == looped) == inside:
                 self._line(f"{judge.least} = tl.minimum({judge.least}, {judge.sums})")
                 if self.kernel.scans and self.kernel.runs_twice and judge.far > judge.limit:
-                    self._line("if PEEK and TERMS == 2:  # other chunks come to more, and where gates close, they do so more often")
+                    self._line("if PEEK and TERMS == 2:  # others come to more, and close gates more often")
                     closed = f"tl.where(tl.min({judge.gate}) <= FLOOR, -LIMIT, 0.0)"
                     self._line(f"    {judge.least} = tl.minimum({judge.least} - {BEYOND_FIRST}, {closed})")
 

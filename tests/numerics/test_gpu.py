@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from glagen import tune as tuning
+from glagen.bench import WORKLOADS
+from glagen.bench.workloads import call
+from glagen.errors import Source
 from glagen.ir.tuned import SHARED, SHARING
+from glagen.parse import parse
 from glagen.regimes import Case, draw
 from glagen.tolerances import PRECISIONS
 from glagen.verify import CUDA_CASES, verify
@@ -250,6 +255,13 @@ def test_calls_alike_repeat_what_the_first_launched(op):
                     one, other = (flattened(f(**given, **options)) for f in (function, getattr(plain, document.name)))
                 assert all(x is y or torch.equal(x, y) for x, y in zip(one, other, strict=True))
     assert any(module._records.values()) and not plain._records
+
+
+def test_kernels_are_timed_each_time_that_they_are_launched():
+    """By `glagen tune`, though calls alike repeat what the first launched."""
+    source = Source("gla.yaml", spec_text("gla"))
+    given = call(parse(source), WORKLOADS["small"], torch.device("cuda"), torch.bfloat16)
+    assert all(tuning._time(source, kernel, (), given) > 0 for kernel in ("states", "fused", "key_gradients"))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])

@@ -375,18 +375,27 @@ def test_turns_that_ship_are_tried(planned):
 
 
 def test_a_module_is_itself_again_once_it_was_timed(planned, monkeypatch):
-    """The rule's is one for all kernels: what measured one is not there for the next."""
+    """The rule's is one for all kernels: what measured one is not there for the next. Meanwhile no call repeats what an
+    earlier one launched, past what measures."""
     module = import_text(compile_spec(SOURCE, Options(tuned=())))
-    before, launched = dict(vars(module)), []
+    launched, stopped = [], []
     monkeypatch.setattr(module, "_launch", lambda called, *_, **__: launched.append(called))
-    monkeypatch.setattr(tuning, "_run", lambda *_: module._launch(module.gla_states_kernel, 1, CPU))
-    stopped = []
+    monkeypatch.setattr(module, "_alike_in", lambda *_: "known")
+    before = dict(vars(module))
+
+    def run(module, name, kernel, given):
+        for one in ("states", "outputs") if module._alike_in(None, ()) is None else ():
+            module._launch(getattr(module, f"gla_{one}_kernel"), 1, CPU)
+
+    monkeypatch.setattr(tuning, "_run", run)
     monkeypatch.setattr(tuning, "stopwatch", lambda device: lambda: stopped.append(device) or (lambda: 1.0))
-    for kernel in ("states", "outputs", "states"):
-        tuning._time(SOURCE, kernel, (), None)
+    given = SimpleNamespace(cotangents=[torch.empty(0)])
+    assert [tuning._time(SOURCE, kernel, (), given) for kernel in ("states", "outputs", "states")] == [1.0] * 3
     times = tuning.WARM + tuning.REPEATS
-    assert len(launched) == 3 * times and len(stopped) == 2 * times
-    assert vars(module)["_stays_on_chip"] is before["_stays_on_chip"]
+    assert len(launched) == 6 * times and len(stopped) == 3 * times
+    assert dict(vars(module)) == before
+    with pytest.raises(AssertionError, match="key_gradients was not launched"):
+        tuning._time(SOURCE, "key_gradients", (), given)
 
 
 @pytest.mark.parametrize(
