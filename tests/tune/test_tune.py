@@ -398,6 +398,38 @@ def test_a_module_is_itself_again_once_it_was_timed(planned, monkeypatch):
         tuning._time(SOURCE, "key_gradients", (), given)
 
 
+@pytest.mark.parametrize("name", ["gla", "gla_kv", "linear_attn", "simple_gla"])
+def test_whatever_is_timed_is_launched(name, monkeypatch):
+    """Of a kernel that is not, as on a GPU, nothing would be measured."""
+    pytest.importorskip("triton")
+    load, like, launched = tuning.import_text, choice.configuration, []
+    stand_ins = {
+        "_capability": lambda: 9,
+        "_multiprocessors": lambda: 132,
+        "_on_triton": lambda x: True,
+        "_launch": lambda kernel, *_, **__: launched.append(kernel.fn.__name__),
+        "_with_allocator": lambda by_tma, device, function, *given: function(*given),
+    }
+
+    def loaded(text):
+        module = load(text)
+        for function, stand_in in stand_ins.items():
+            if hasattr(module, function):
+                monkeypatch.setattr(module, function, stand_in)
+        return module
+
+    monkeypatch.setattr(tuning, "import_text", loaded)
+    monkeypatch.setattr(choice, "configuration", lambda *given: replace(like(*given), architecture=9))
+    monkeypatch.setattr(tuning, "_right", lambda oracle, base, tried, *_: [*{x.kernel: x for x in tried}.values()])
+    monkeypatch.setattr(tuning.Oracle, "run", lambda oracle: None)
+    monkeypatch.setattr(tuning, "WARM", 0)
+    monkeypatch.setattr(tuning, "REPEATS", 1)
+    monkeypatch.setattr(tuning, "GAIN", 1e9)
+    source = Source(f"{name}.yaml", spec_text(name))
+    found = {x.kernel for x in tuning.tune(source, CPU, [Workload("few", 1, 40, 2, 128, 128)], 1)}
+    assert found and {f"{name}_{tuning._function(x)}_kernel" for x in found} <= {*launched}
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [("gla", "kernels do not run on cpu"), ("linear_attn_norm", "an op of several states multiplies in float32")],
