@@ -14,7 +14,7 @@ import functools
 import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -227,8 +227,9 @@ def _is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool | None:
                     expected=_expected(oracle.file),
                 )
             right = report.ok
-            if right:
-                _run(module, document.name, candidate.kernel, call(document, oracle.workload, oracle.device, DTYPE))
+            with suppress(torch.OutOfMemoryError):  # beside other processes: then it is built where it is timed
+                if right:
+                    _run(module, document.name, candidate.kernel, call(document, oracle.workload, oracle.device, DTYPE))
         except (RuntimeError, TritonError):  # a tile that this GPU cannot hold, or that Triton cannot compile
             right = False
     return right if _answers(oracle.device) else None

@@ -331,6 +331,21 @@ def test_a_configuration_that_is_wrong_or_cannot_be_launched_is_not_right(planne
         assert not tuning._is_right(oracle, (), candidate)
 
 
+def test_what_is_right_is_so_beside_processes_that_take_all_memory(planned, monkeypatch):
+    """It would be built for the workload there, which is for later."""
+    candidate = tuning.candidates(planned, next(k for k in planned.kernels if k.name == "outputs"), TINY, CPU)[0]
+
+    def raises(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(tuning, "_expected", lambda file: {})
+    monkeypatch.setattr(tuning, "_run", raises)
+    oracle = tuning.Oracle(SOURCE, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
+    for ok in (True, False):
+        monkeypatch.setattr(tuning, "verify", lambda *_, ok=ok, **__: SimpleNamespace(ok=ok))
+        assert tuning._is_right(oracle, (), candidate) is ok
+
+
 def test_after_a_fault_a_process_gives_way(planned, monkeypatch):
     """A fault may be known of only when the GPU is done."""
     candidate = tuning.candidates(planned, next(k for k in planned.kernels if k.name == "outputs"), TINY, CPU)[0]
