@@ -250,7 +250,7 @@ def _answers(device: torch.device) -> bool:
 def _changed(module: ModuleType, **names: Any) -> Iterator[None]:
     """A module with other functions in the place of its own, for a while: the same text is the same module. Meanwhile
     no call repeats what an earlier one launched, as it would on a GPU, past these functions."""
-    names["_alike_in"] = lambda *_: None
+    names |= {"_alike_in": lambda *_: None}
     before = {name: vars(module)[name] for name in names}
     vars(module).update(names)
     try:
@@ -279,10 +279,9 @@ def _whole(source: Source, table: Table, given: Call) -> float:
     """Milliseconds of the op, forward and backward: the median."""
     name, module = parse(source).name, import_text(compile_spec(source, Options(tuned=table)))
     device = given.cotangents[0].device
-    totals, occupy = [], occupier(device)
+    totals, occupy = [], occupier(device, BUSY)
     for _ in range(WARM + REPEATS):
-        for _ in range(BUSY):
-            occupy()
+        occupy()
         stop = stopwatch(device)
         _run(module, name, "", given)
         totals.append(stop()())
@@ -294,7 +293,7 @@ def _time(source: Source, kernel: str, table: Table, given: Call) -> float:
     name, module = parse(source).name, import_text(compile_spec(source, Options(tuned=table)))
     launch, wanted = module._launch, getattr(module, f"{name}_{_function(kernel)}_kernel")
     spans: list[Callable[[], float]] = []
-    occupy = occupier(given.cotangents[0].device)
+    occupy = occupier(given.cotangents[0].device, BUSY)
 
     def launched(called: Any, programs: int, device: torch.device, *arguments: Any, **options: Any) -> None:
         stop = stopwatch(device)
@@ -306,8 +305,7 @@ def _time(source: Source, kernel: str, table: Table, given: Call) -> float:
     with _changed(module, _launch=launched, **_on_chip(module, kernel)):
         for _ in range(WARM + REPEATS):
             spans.clear()
-            for _ in range(BUSY):
-                occupy()
+            occupy()
             _run(module, name, kernel, given)
             assert spans, f"{kernel} was not launched"
             totals.append(sum(span() for span in spans))

@@ -110,14 +110,14 @@ def _median(work: Callable[[], Any], device: torch.device) -> float:
     return statistics.median(times)
 
 
-def occupier(device: torch.device) -> Callable[[], None]:
-    """What keeps a GPU busy for a millisecond when called, and leaves nothing of other tensors in its cache."""
+def occupier(device: torch.device, milliseconds: int = 1) -> Callable[[], None]:
+    """What keeps a GPU busy for so long when called, and leaves nothing of other tensors in its cache."""
     if device.type != "cuda":
         return lambda: None
     flush = torch.empty(FLUSHED, dtype=torch.int8, device=device)
 
     def occupy() -> None:
-        for _ in range(AHEAD):
+        for _ in range(milliseconds * AHEAD):
             flush.zero_()
 
     return occupy
