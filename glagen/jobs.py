@@ -33,6 +33,8 @@ KILLED = "a process was killed, perhaps for want of memory; fewer --jobs may do"
 
 Say = Callable[[str], None]
 Finish = Callable[[Say], Report]  # gives the report, and says meanwhile how far it is
+Question = Callable[..., bool | None]
+Ask = Callable[[Question, Sequence[tuple[Any, ...]]], Iterator[bool | None]]
 
 
 def default_jobs(device: str) -> int:
@@ -71,8 +73,9 @@ def workers(count: int) -> Iterator[Callable[[Source, Options, str, Sequence[str
         folder.cleanup()
 
 
-def answers(count: int, question: Callable[..., bool | None], given: Sequence[tuple[Any, ...]]) -> Iterator[bool]:
-    """What `question` says of each of these arguments, in order, by `count` processes.
+@contextmanager
+def answers(count: int) -> Iterator[Ask]:
+    """A function that says what a question's answer is to each of some arguments, in order, asking `count` processes.
 
     None is no, and that its process is of no more use, as after a fault of the GPU, which all that it asks of it later
     would meet again: another takes its place. Raises ChildProcessError if a process was killed.
@@ -80,7 +83,7 @@ def answers(count: int, question: Callable[..., bool | None], given: Sequence[tu
     mine = threading.local()  # each thread has a process of its own
     begun: list[ProcessPoolExecutor] = []
 
-    def answer(arguments: tuple[Any, ...]) -> bool:
+    def answer(question: Question, arguments: tuple[Any, ...]) -> bool:
         if not hasattr(mine, "process"):
             mine.process = processes(1)
             begun.append(mine.process)
@@ -90,12 +93,18 @@ def answers(count: int, question: Callable[..., bool | None], given: Sequence[tu
             del mine.process
         return bool(said)
 
+    threads = ThreadPoolExecutor(count)
+
+    def ask(question: Question, given: Sequence[tuple[Any, ...]]) -> Iterator[bool | None]:
+        try:
+            yield from threads.map(answer, itertools.repeat(question), given)
+        except BrokenProcessPool:
+            raise ChildProcessError(KILLED) from None
+
     try:
-        with ThreadPoolExecutor(count) as threads:
-            yield from threads.map(answer, given)
-    except BrokenProcessPool:
-        raise ChildProcessError(KILLED) from None
+        yield ask
     finally:
+        threads.shutdown(cancel_futures=True)
         for process in begun:
             process.shutdown()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from glagen import tune as tuning
+from glagen import configurations
 from glagen.bench import WORKLOADS
 from glagen.bench.workloads import call
 from glagen.errors import Source
@@ -261,7 +261,9 @@ def test_kernels_are_timed_each_time_that_they_are_launched():
     """By `glagen tune`, though calls alike repeat what the first launched."""
     source = Source("gla.yaml", spec_text("gla"))
     given = call(parse(source), WORKLOADS["small"], torch.device("cuda"), torch.bfloat16)
-    assert all(tuning._time(source, kernel, (), given) > 0 for kernel in ("states", "fused", "key_gradients"))
+    assert all(
+        configurations.kernel_time(source, kernel, (), given) > 0 for kernel in ("states", "fused", "key_gradients")
+    )
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])

@@ -14,6 +14,7 @@ import torch
 from click.testing import CliRunner
 
 from glagen import candidates as choice
+from glagen import configurations as work
 from glagen import tune as tuning
 from glagen.bench import Workload
 from glagen.cli import main
@@ -37,7 +38,7 @@ TUNED = """
 import functools, sys
 from pathlib import Path
 import torch
-from glagen import candidates as choice, tune as tuning
+from glagen import candidates as choice, configurations as work, tune as tuning
 from glagen.bench import Workload
 from glagen.errors import Source
 from glagen.regimes import REGIMES, Case
@@ -55,15 +56,15 @@ def few(planned, kernel, workload, device, all=tuning.candidates):
 def more(kernel, best, all=tuning.turned):
     return all(kernel, best)[:1] if kernel.name == "key_gradients" else ()
 
-tuning.verify = functools.partial(verify, regimes=("mild",), modes=("saved",))
+work.verify = functools.partial(verify, regimes=("mild",), modes=("saved",))
 tuning.candidates, tuning.turned = few, more
-tuning.GAIN, tuning.WARM, tuning.REPEATS = 1e9, 1, 1
-tuning.DTYPE = choice.DTYPE = torch.float32  # it has no bfloat16
-tuning.PRECISION = "fp32"
+tuning.GAIN, work.WARM, work.REPEATS = 1e9, 1, 1
+work.DTYPE = tuning.DTYPE = choice.DTYPE = torch.float32  # it has no bfloat16
+work.PRECISION = "fp32"
 workload = Workload("tiny", 1, 40, 2, 16, 32)
 source = Source("gla.yaml", open(sys.argv[1]).read())
-run, ran, tried = tuning.reference_results, [], None
-tuning.reference_results = lambda *given: ran.append(given) or run(*given)
+run, ran, tried = work.reference_results, [], None
+work.reference_results = lambda *given: ran.append(given) or run(*given)
 for x in tuning.tune(source, torch.device("cpu"), [workload], 1, print):
     assert (x.gates, x.chunk, x.K, x.V) == ("K", 32, 16, 32)
     assert x.rule > 0 and x.measured > 0
@@ -71,12 +72,12 @@ for x in tuning.tune(source, torch.device("cpu"), [workload], 1, print):
     tried = x if x.kernel == "key_gradients" else tried
 assert len(ran) == len(REGIMES)  # once for all candidates
 held_to = source, workload, torch.device("cpu"), Case(2, 40, 2, 16, 32)
-oracle, wrong = (tuning.Oracle(*held_to, Path(sys.argv[2], name)) for name in "ab")
+oracle, wrong = (work.Oracle(*held_to, Path(sys.argv[2], name)) for name in "ab")
 oracle.run()
 given = torch.load(oracle.file)
 given["mild"]["d k"] *= 1.001
 torch.save(given, wrong.file)
-assert tuning._is_right(oracle, (), tried) and not tuning._is_right(wrong, (), tried)
+assert work.is_right(oracle, (), tried) and not work.is_right(wrong, (), tried)
 """
 
 
@@ -112,6 +113,11 @@ print(len(found.rows))
 """
 
 
+def yes(question, given):
+    """Whatever is asked."""
+    return [True for _ in given]
+
+
 @pytest.fixture
 def planned():
     pytest.importorskip("triton")
@@ -145,8 +151,8 @@ def test_kernels_are_tuned_where_they_run(tmp_path):
     kept = [line.split(" ", 3) for line in run.stdout.splitlines() if line.startswith("kept")]
     assert [kernel for _, kernel, _, _ in kept] == [
         "fused",
-        "fused_crowded",
         "key_gradients",
+        "fused_crowded",
         "key_gradients_strong",
         "scores",
         "scores_strong",
@@ -154,7 +160,7 @@ def test_kernels_are_tuned_where_they_run(tmp_path):
     where = "B1 T40 H2 K16 V32"
     for _, kernel, key, workload in kept:
         assert (key, workload) == ("16", f"{where}, strong gates" if kernel.endswith(STRONG) else where)
-    assert [n for n in "0123456" if f"checking {n} configurations" in run.stdout] == ["1", "6"]
+    assert [n for n in "0123456" if f"building {n} configurations" in run.stdout] == ["1", "6"]
 
 
 @pytest.mark.parametrize(
@@ -168,11 +174,10 @@ def test_a_crowd_has_the_tile_of_what_it_is_in_the_place_of(gains, tile, warps, 
         last = next((x for x in table if x.kernel == kernel), None)
         return 1.0 if last is None else last.warps / 100 if kernel == CROWDED else gains.get(last.block_V, 2.0)
 
-    monkeypatch.setattr(tuning, "_right", lambda oracle, base, tried, jobs, say: tried)
-    monkeypatch.setattr(tuning, "_time", time)
+    monkeypatch.setattr(tuning, "kernel_time", time)
     workload = Workload("wide", 4, 4096, 64, 128, 128)
-    oracle = tuning.Oracle(SOURCE, workload, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
-    found = {x.kernel: x for x in tuning._measured(oracle, None, 1, print, ())}
+    oracle = work.Oracle(SOURCE, workload, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
+    found = {x.kernel: x for x in tuning._measured(oracle, None, yes, print, ())}
     assert ("fused" in found) == bool(gains)
     assert (found[CROWDED].block_K, found[CROWDED].block_V, found[CROWDED].warps) == (128, tile, warps)
 
@@ -183,10 +188,9 @@ def test_other_turns_of_the_best_are_tried(monkeypatch):
     def time(source, kernel, table, given):
         return 1.0 if not table else 0.1 if (table[-1].stages, table[-1].run) == (4, 8) else 0.4 + table[-1].warps / 100
 
-    monkeypatch.setattr(tuning, "_right", lambda oracle, base, tried, jobs, say: tried)
-    monkeypatch.setattr(tuning, "_time", time)
-    oracle = tuning.Oracle(SOURCE, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
-    found = {x.kernel: x for x in tuning._measured(oracle, None, 1, print, ())}
+    monkeypatch.setattr(tuning, "kernel_time", time)
+    oracle = work.Oracle(SOURCE, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
+    found = {x.kernel: x for x in tuning._measured(oracle, None, yes, print, ())}
     for name in ("outputs", "key_gradients"):
         kept = found[name]
         assert (kept.warps, kept.stages, kept.run, kept.rule, kept.measured) == (1, 4, 8, 1.0, 0.1)
@@ -203,14 +207,75 @@ def test_chunks_may_be_taken_in_turn(name):
     subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
 
 
-@pytest.mark.parametrize(("times", "best"), [((0.5, 0.4), 1), ((0.98, 2.0), None), ((2.0, 0.9), 1), ((), None)])
-def test_the_fastest_is_kept_if_it_gains(planned, times, best, monkeypatch):
+@pytest.mark.parametrize(
+    ("times", "wrong", "best"),
+    [
+        ((0.5, 0.4), (), 1),
+        ((0.5, 0.4), (0.4,), 0),
+        ((0.5, 0.4), (0.4, 0.5), None),
+        ((0.98, 2.0), (), None),
+        ((2.0, 0.9), (), 1),
+        ((2.0, None), (), None),
+        ((), (), None),
+    ],
+)
+def test_the_fastest_that_is_right_is_kept_if_it_gains(planned, times, wrong, best, monkeypatch):
     kernel = next(k for k in planned.kernels if k.name == "states")
-    right = tuning.candidates(planned, kernel, TINY, CPU)[: len(times)]
-    taken = dict(zip(right, times, strict=True))
-    monkeypatch.setattr(tuning, "_time", lambda source, kernel, table, given: taken[table[0]] if table else 1.0)
-    found = list(tuning._best(SOURCE, (), "states", right, None))
-    assert found == ([] if best is None else [replace(right[best], rule=1.0, measured=times[best])])
+    among = tuning.candidates(planned, kernel, TINY, CPU)[: len(times)]
+    taken, asked = dict(zip(among, times, strict=True)), []
+
+    def time(source, kernel, table, given):
+        if table and taken[table[0]] is None:
+            raise RuntimeError("gla: this GPU cannot hold a tile")
+        return taken[table[0]] if table else 1.0
+
+    def ask(question, given):
+        asked.append([x.measured for _, _, x in given])
+        return [x.measured not in wrong for _, _, x in given]
+
+    monkeypatch.setattr(tuning, "kernel_time", time)
+    oracle = work.Oracle(SOURCE, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
+    found = tuning._best(oracle, [tuning._Trial("states", (), among, None)], ask, print)
+    assert found == (() if best is None else (replace(among[best], rule=1.0, measured=times[best]),))
+    faster = sorted(t for t in times if t is not None and t < tuning.GAIN)
+    assert asked == [[t] for t in faster[: len(wrong) + 1]]  # no more than it takes
+
+
+def test_the_fastest_of_all_kernels_are_checked_side_by_side(planned, monkeypatch):
+    """What there is to be is kept though it is slower than the rule's."""
+    names, asked = ("states", "outputs"), []
+    among = [tuning.candidates(planned, next(k for k in planned.kernels if k.name == n), TINY, CPU)[:2] for n in names]
+    taken = dict(zip((*among[0], *among[1]), (0.2, 0.3, 5.0, 4.0), strict=True))
+    base = (replace(among[1][0], rule=7.0),)  # no candidate
+    monkeypatch.setattr(tuning, "kernel_time", lambda source, kernel, table, given: taken.get((*table, ONE)[0], 1.0))
+
+    def ask(question, given):
+        asked.append([x.measured for _, _, x in given])
+        return [x.measured == 0.3 or x.kernel == "outputs" for _, _, x in given]
+
+    oracle = work.Oracle(SOURCE, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
+    trials = [tuning._Trial(n, base if n == "outputs" else (), x, None) for n, x in zip(names, among, strict=True)]
+    found = tuning._best(oracle, trials, ask, print)
+    assert asked == [[0.2, 4.0], [0.3]]
+    assert {x.kernel: x.measured for x in found} == {"states": 0.3, "outputs": 4.0}
+
+
+def test_modules_are_one_that_differ_by_rows(planned):
+    """Its kernels are loaded once. While it is timed it has the rows that it is to have, then its own."""
+    kernel = next(k for k in planned.kernels if k.name == "outputs")
+    tried = [x for x in tuning.candidates(planned, kernel, TINY, CPU) if x.run > 1]
+    modules, rows = zip(*(work._module(SOURCE, (x,)) for x in tried), strict=True)
+    assert len(tried) > 2 and len({*map(id, modules)}) == 1
+    [key] = rows[0]["TUNED"]
+    assert [x["TUNED"][key] for x in rows] == [((x.block_K, x.block_V), x.warps, x.stages, x.run) for x in tried]
+    before = modules[0].TUNED
+    with work._changed(modules[0], **rows[-1]):
+        assert modules[0]._config("outputs", 16, 32, torch.bfloat16)["num_warps"] in {tried[-1].warps, 4}
+        assert modules[0].TUNED is rows[-1]["TUNED"]
+    assert modules[0].TUNED is before
+    one_each = next(x for x in tuning.candidates(planned, kernel, TINY, CPU) if x.run == 1)
+    assert work._module(SOURCE, (one_each,))[0] is not modules[0]  # in another loop, or none
+    assert work._module(SOURCE, ())[1] == {}
 
 
 @pytest.mark.parametrize(("whole", "kept"), [((1.0, 0.9), True), ((1.0, 0.98), False), ((1.0, 2.0), False)])
@@ -220,10 +285,10 @@ def test_scores_are_made_apart_if_all_of_the_op_gains(whole, kept, monkeypatch):
     rows = {n: replace(ONE, kernel="outputs", block_V=n) for n in (16, 32)}
     made = replace(ONE, kernel="scores")
     monkeypatch.setattr(tuning, "_measured", lambda *given: iter([rows[16], made] if given[-1] else [rows[32]]))
-    monkeypatch.setattr(tuning, "_whole", lambda source, table, given: whole[made in table])
+    monkeypatch.setattr(tuning, "op_time", lambda source, table, given: whole[made in table])
     monkeypatch.setattr(tuning, "call", lambda *_: None)
     monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
-    monkeypatch.setattr(tuning.Oracle, "run", lambda oracle: None)
+    monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
     found = list(tuning.tune(SOURCE, CPU, [TINY], 1))
     assert found == [rows[32], *([rows[16], made] if kept else [])]
 
@@ -239,10 +304,10 @@ def test_chunks_have_twice_as_many_steps_if_all_of_the_op_gains(gain, K, kept, m
         yield replace(ONE, chunk=max([32, *(x.chunk for x in base)]))
 
     monkeypatch.setattr(tuning, "_measured", measured)
-    monkeypatch.setattr(tuning, "_whole", lambda source, table, given: gain if 64 in {x.chunk for x in table} else 1.0)
+    monkeypatch.setattr(tuning, "op_time", lambda source, table, given: gain if 64 in {x.chunk for x in table} else 1.0)
     monkeypatch.setattr(tuning, "call", lambda *_: None)
     monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
-    monkeypatch.setattr(tuning.Oracle, "run", lambda oracle: tried.append(oracle.case.T))
+    monkeypatch.setattr(work.Oracle, "run", lambda oracle: tried.append(oracle.case.T))
     found = list(tuning.tune(SOURCE, CPU, [replace(TINY, K=K)], 1))
     assert [x.chunk for x in found] == [32, 64][: 1 + bool(kept)]
     twice = [] if kept is None else [["fused_given", "fused_given_value_gradients", "scores", "states"]]
@@ -267,10 +332,10 @@ def test_walks_without_gates_are_given_scores_if_all_of_the_op_gains(chunk, K, g
         return gain if {*given} <= {x.kernel for x in table} else 1.0
 
     monkeypatch.setattr(tuning, "_measured", measured)
-    monkeypatch.setattr(tuning, "_whole", whole)
+    monkeypatch.setattr(tuning, "op_time", whole)
     monkeypatch.setattr(tuning, "call", lambda *_: None)
     monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
-    monkeypatch.setattr(tuning.Oracle, "run", lambda oracle: None)
+    monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
     found = list(tuning.tune(source, CPU, [replace(TINY, K=K)], 1))
     assert tried == [[], ["scores"], ["fused_gradients"], *([given] if kept is not None else [])]
     assert sorted(x.kernel for x in found) == (given if kept else [])
@@ -287,10 +352,10 @@ def test_one_kernel_makes_all_gradients_if_all_of_the_op_gains(gain, kept, monke
     monkeypatch.setattr(
         tuning, "_measured", lambda oracle, call, jobs, say, base: (replace(ONE, kernel=x.kernel) for x in base)
     )
-    monkeypatch.setattr(tuning, "_whole", whole)
+    monkeypatch.setattr(tuning, "op_time", whole)
     monkeypatch.setattr(tuning, "call", lambda *_: None)
     monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
-    monkeypatch.setattr(tuning.Oracle, "run", lambda oracle: None)
+    monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
     assert [x.kernel for x in tuning.tune(source, CPU, [TINY], 1)] == kept
 
 
@@ -308,10 +373,10 @@ def test_a_backward_shares_its_operands_if_all_of_the_op_gains(name, gain, kept,
         return gain if shared <= {x.kernel for x in table} else 1.0
 
     monkeypatch.setattr(tuning, "_measured", measured)
-    monkeypatch.setattr(tuning, "_whole", whole)
+    monkeypatch.setattr(tuning, "op_time", whole)
     monkeypatch.setattr(tuning, "call", lambda *_: None)
     monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
-    monkeypatch.setattr(tuning.Oracle, "run", lambda oracle: None)
+    monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
     found = list(tuning.tune(source, CPU, [TINY], 1))
     assert tried == [set(), {"scores"}, *([shared] if kept is not None else [])]
     assert {x.kernel for x in found} == (shared if kept else set())
@@ -324,38 +389,36 @@ def test_a_configuration_that_is_wrong_or_cannot_be_launched_is_not_right(planne
     def raises(*_, **__):
         raise RuntimeError("gla: this GPU cannot hold a tile")
 
-    monkeypatch.setattr(tuning, "_expected", lambda file: {})
-    oracle = tuning.Oracle(SOURCE, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
+    monkeypatch.setattr(work, "_expected", lambda file: {})
+    monkeypatch.setattr(work, "_run", raises)
+    oracle = work.Oracle(SOURCE, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
     for stand_in in (lambda *_, **__: SimpleNamespace(ok=False), raises):
-        monkeypatch.setattr(tuning, "verify", stand_in)
-        assert not tuning._is_right(oracle, (), candidate)
+        monkeypatch.setattr(work, "verify", stand_in)
+        assert not work.is_right(oracle, (), candidate)
+    assert not work.is_built(oracle, (), candidate)
 
 
-def test_what_is_right_is_so_beside_processes_that_take_all_memory(planned, monkeypatch):
-    """It would be built for the workload there, which is for later."""
+def test_a_process_without_memory_leaves_it_to_what_times(planned, monkeypatch):
     candidate = tuning.candidates(planned, next(k for k in planned.kernels if k.name == "outputs"), TINY, CPU)[0]
 
     def raises(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(tuning, "_expected", lambda file: {})
-    monkeypatch.setattr(tuning, "_run", raises)
-    oracle = tuning.Oracle(SOURCE, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
-    for ok in (True, False):
-        monkeypatch.setattr(tuning, "verify", lambda *_, ok=ok, **__: SimpleNamespace(ok=ok))
-        assert tuning._is_right(oracle, (), candidate) is ok
+    monkeypatch.setattr(work, "_run", raises)
+    assert work.is_built(work.Oracle(SOURCE, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read")), (), candidate)
 
 
 def test_after_a_fault_a_process_gives_way(planned, monkeypatch):
     """A fault may be known of only when the GPU is done."""
     candidate = tuning.candidates(planned, next(k for k in planned.kernels if k.name == "outputs"), TINY, CPU)[0]
-    monkeypatch.setattr(tuning, "_expected", lambda file: {})
-    monkeypatch.setattr(tuning, "_run", lambda *_: None)
-    monkeypatch.setattr(tuning, "_answers", lambda device: False)
-    oracle = tuning.Oracle(SOURCE, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
+    monkeypatch.setattr(work, "_expected", lambda file: {})
+    monkeypatch.setattr(work, "_run", lambda *_: None)
+    monkeypatch.setattr(work, "_answers", lambda device: False)
+    oracle = work.Oracle(SOURCE, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
     for ok in (True, False):
-        monkeypatch.setattr(tuning, "verify", lambda *_, ok=ok, **__: SimpleNamespace(ok=ok))
-        assert tuning._is_right(oracle, (), candidate) is None
+        monkeypatch.setattr(work, "verify", lambda *_, ok=ok, **__: SimpleNamespace(ok=ok))
+        assert work.is_right(oracle, (), candidate) is None
+    assert work.is_built(oracle, (), candidate) is None
 
 
 def _answer(folder: Path, n: int) -> bool | None:
@@ -367,14 +430,16 @@ def _answer(folder: Path, n: int) -> bool | None:
 
 
 def test_a_process_of_no_more_use_is_replaced(tmp_path):
-    assert list(answers(1, _answer, [(tmp_path, n) for n in range(4)])) == [True, False, False, True]
-    asked = [(tmp_path / str(n)).read_text() for n in range(4)]
-    assert asked[0] == asked[1] != asked[2] == asked[3]
+    with answers(1) as ask:
+        assert [*ask(_answer, [(tmp_path, n) for n in range(4)])] == [True, False, False, True]
+        assert [*ask(_answer, [(tmp_path, 4)])] == [True]
+    asked = [(tmp_path / str(n)).read_text() for n in range(5)]
+    assert asked[0] == asked[1] != asked[2] == asked[3] == asked[4]  # and kept from one question to the next
 
 
 def test_a_process_that_is_killed_is_told(tmp_path):
-    with pytest.raises(ChildProcessError, match="killed"):
-        list(answers(2, _answer, [(tmp_path, n) for n in (0, 9, 3)]))
+    with pytest.raises(ChildProcessError, match="killed"), answers(2) as ask:
+        list(ask(_answer, [(tmp_path, n) for n in (0, 9, 3)]))
 
 
 def test_turns_that_ship_are_tried(planned):
@@ -402,15 +467,15 @@ def test_a_module_is_itself_again_once_it_was_timed(planned, monkeypatch):
         for one in ("states", "outputs") if module._alike_in(None, ()) is None else ():
             module._launch(getattr(module, f"gla_{one}_kernel"), 1, CPU)
 
-    monkeypatch.setattr(tuning, "_run", run)
-    monkeypatch.setattr(tuning, "stopwatch", lambda device: lambda: stopped.append(device) or (lambda: 1.0))
+    monkeypatch.setattr(work, "_run", run)
+    monkeypatch.setattr(work, "stopwatch", lambda device: lambda: stopped.append(device) or (lambda: 1.0))
     given = SimpleNamespace(cotangents=[torch.empty(0)])
-    assert [tuning._time(SOURCE, kernel, (), given) for kernel in ("states", "outputs", "states")] == [1.0] * 3
-    times = tuning.WARM + tuning.REPEATS
+    assert [work.kernel_time(SOURCE, kernel, (), given) for kernel in ("states", "outputs", "states")] == [1.0] * 3
+    times = work.WARM + work.REPEATS
     assert len(launched) == 6 * times and len(stopped) == 3 * times
     assert dict(vars(module)) == before
     with pytest.raises(AssertionError, match="key_gradients was not launched"):
-        tuning._time(SOURCE, "key_gradients", (), given)
+        work.kernel_time(SOURCE, "key_gradients", (), given)
 
 
 @pytest.mark.parametrize("name", ["gla", "gla_kv", "linear_attn", "simple_gla"])
@@ -434,15 +499,17 @@ def test_whatever_is_timed_is_launched(name, monkeypatch):
         return module
 
     monkeypatch.setattr(tuning, "import_text", loaded)
+    monkeypatch.setattr(work, "import_text", loaded)
     monkeypatch.setattr(choice, "configuration", lambda *given: replace(like(*given), architecture=9))
-    monkeypatch.setattr(tuning, "_right", lambda oracle, base, tried, *_: [*{x.kernel: x for x in tried}.values()])
-    monkeypatch.setattr(tuning.Oracle, "run", lambda oracle: None)
-    monkeypatch.setattr(tuning, "WARM", 0)
-    monkeypatch.setattr(tuning, "REPEATS", 1)
+    monkeypatch.setattr(tuning, "_built", lambda oracle, base, tried, *_: (*{x.kernel: x for x in tried}.values(),))
+    monkeypatch.setattr(tuning.itertools, "starmap", lambda question, given: yes(question, given))
+    monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
+    monkeypatch.setattr(work, "WARM", 0)
+    monkeypatch.setattr(work, "REPEATS", 1)
     monkeypatch.setattr(tuning, "GAIN", 1e9)
     source = Source(f"{name}.yaml", spec_text(name))
     found = {x.kernel for x in tuning.tune(source, CPU, [Workload("few", 1, 40, 2, 128, 128)], 1)}
-    assert found and {f"{name}_{tuning._function(x)}_kernel" for x in found} <= {*launched}
+    assert found and {f"{name}_{work._function(x)}_kernel" for x in found} <= {*launched}
 
 
 @pytest.mark.parametrize(
