@@ -459,7 +459,7 @@ def carried(pieces: int, reverse: bool) -> dict:
     share = math.prod(x[:, ::2] for x in left.values()).unflatten(0, (N, pieces))
     given = {side: x.flatten(2) for side, x in left.items()}
     last = torch.empty_like(first)
-    entering = module._carried(pieces, ends, first, last, **given, reverse=reverse).unflatten(0, (N, pieces))
+    entering = module._carried(pieces, ends.clone(), first, last, **given, reverse=reverse).unflatten(0, (N, pieces))
     expected, state = [None] * pieces, first
     for n in reversed(range(pieces)) if reverse else range(pieces):
         expected[n] = state
