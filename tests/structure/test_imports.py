@@ -23,6 +23,7 @@ HOMES = {
     "torch": (
         "candidates",
         "compat",
+        "configurations",
         "fuzz",
         "jobs",
         "reference",
@@ -36,7 +37,7 @@ HOMES = {
         "cli",
         "bench",
     ),
-    "triton": ("candidates", "targets", "cli", "bench", "tune"),
+    "triton": ("candidates", "configurations", "targets", "cli", "bench", "tune"),
     "matplotlib": ("bench",),
 }
 REFERENCE = {"glagen.errors", "glagen.ir.document", "glagen.ir.expr", "glagen.ir.interval"}
