@@ -1,4 +1,4 @@
-"""`glagen tune`: only what is right is timed, only what is faster is kept."""
+"""`glagen tune`: what can be launched is timed, what is kept is right, and faster."""
 
 from __future__ import annotations
 
