@@ -10,7 +10,7 @@ import functools
 import re
 import statistics
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from glagen.bench import Workload
-from glagen.bench.measure import occupier, stopwatch
+from glagen.bench.measure import median_time, occupier, stopwatch
 from glagen.bench.workloads import Call, call
 from glagen.candidates import DTYPE, Table
 from glagen.errors import Source
@@ -33,6 +33,7 @@ from glagen.schedule.tiles import ON_CHIP, WIDE
 from glagen.verify import Results, reference_results, verify
 
 PRECISION = "bf16"
+HARD = "neighbours"  # a regime of which all chunks are for the run for strong gates
 REPEATS, WARM = 9, 2
 BUSY = 3  # milliseconds that a GPU has work for before the op: in those a CPU launches it, and notes when kernels begin
 
@@ -67,23 +68,24 @@ def _expected(file: Path) -> dict[str, Results]:
 
 
 def is_built(oracle: Oracle, base: Table, candidate: Tuned) -> bool | None:
-    """Can the op be launched on the workload with this configuration, beside a table? None: it cannot, and the GPU
-    refuses all that this process may ask of it later. What is built lies in Triton's cache, for other processes."""
+    """Can the op be launched on the workload with this configuration, beside a table, by gates that it is for? None: it
+    cannot, and the GPU refuses all that this process may ask of it later. What is built lies in Triton's cache, for
+    other processes."""
     from triton.errors import TritonError
 
-    document, device = parse(oracle.source), oracle.device
+    document = parse(oracle.source)
     module, rows = _module(oracle.source, merged(base, (candidate,)))
     try:
         with _changed(module, **rows, **_on_chip(module, candidate.kernel)):
-            _run(module, document.name, candidate.kernel, call(document, oracle.workload, device, DTYPE))
+            _run(module, document.name, candidate.kernel, timed_on(oracle, candidate.kernel))
         built = True
     except torch.OutOfMemoryError:  # beside other processes: then it is built where it is timed
         built = True
     except (RuntimeError, TritonError):  # a tile that this GPU cannot hold, or that Triton cannot compile
         built = False
-    if not _answers(device):
+    if not _answers(oracle.device):
         return None
-    if device.type == "cuda":
+    if oracle.device.type == "cuda":
         torch.cuda.empty_cache()
     return built
 
@@ -94,11 +96,10 @@ def is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool | None:
 
     document, name = parse(oracle.source), _function(candidate.kernel)
     module = import_text(compile_spec(oracle.source, Options(tuned=merged(base, (candidate,)))))
-    with ExitStack() as changes:
-        if name in (*ON_CHIP, *GIVEN_KERNELS, ALONE):
-            changes.enter_context(_changed(module, **_on_chip(module, candidate.kernel)))
-        changes.enter_context(_changed(module, _multiprocessors=lambda: 0))  # so that small extents take it as it is
-        try:
+    changes = _on_chip(module, name) if name in (*ON_CHIP, *GIVEN_KERNELS, ALONE) else {}
+    changes["_multiprocessors"] = lambda: 0  # so that small extents take it as it is
+    try:
+        with _changed(module, **changes):
             report = verify(
                 document,
                 module,
@@ -108,9 +109,9 @@ def is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool | None:
                 invariants=False,
                 expected=_expected(oracle.file),
             )
-            right = report.ok
-        except (RuntimeError, TritonError):
-            right = False
+        right = report.ok
+    except (RuntimeError, TritonError):
+        right = False
     return right if _answers(oracle.device) else None
 
 
@@ -123,6 +124,12 @@ def _answers(device: torch.device) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def timed_on(oracle: Oracle, kernel: str) -> Call:
+    """Tensors for the op: with strong gates for the run that is for these, else with mild ones."""
+    regime = HARD if kernel.endswith(STRONG) else "mild"
+    return call(parse(oracle.source), oracle.workload, oracle.device, DTYPE, regime)
 
 
 def kernel_time(source: Source, kernel: str, table: Table, given: Call) -> float:
@@ -152,14 +159,7 @@ def kernel_time(source: Source, kernel: str, table: Table, given: Call) -> float
 def op_time(source: Source, table: Table, given: Call) -> float:
     """Milliseconds of the op, forward and backward: the median."""
     name, module = parse(source).name, import_text(compile_spec(source, Options(tuned=table)))
-    device = given.cotangents[0].device
-    totals, occupy = [], occupier(device, BUSY)
-    for _ in range(WARM + REPEATS):
-        occupy()
-        stop = stopwatch(device)
-        _run(module, name, "", given)
-        totals.append(stop()())
-    return statistics.median(totals[WARM:])
+    return median_time(lambda: _run(module, name, "", given), given.cotangents[0].device)
 
 
 # -- modules -----------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def _function(kernel: str) -> str:
     return "fused" if kernel == CROWDED else kernel.removesuffix(STRONG)
 
 
-def _on_chip(module: ModuleType, kernel: str) -> dict[str, Callable[..., bool]]:
+def _on_chip(module: ModuleType, kernel: str) -> dict[str, Callable[..., Any]]:
     """In the place of a module's own functions: this kernel alone keeps the state on chip."""
     functions = [name for name in ("_stays_on_chip", "_is_given", "_is_alone") if hasattr(module, name)]
     return dict.fromkeys(functions, lambda name, *_: name == _function(kernel))

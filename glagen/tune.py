@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from glagen.bench import Workload
-from glagen.bench.workloads import Call, call
+from glagen.bench.workloads import Call
 from glagen.candidates import (
     DTYPE,
     Table,
@@ -33,7 +33,7 @@ from glagen.candidates import (
     turned,
     walks_given,
 )
-from glagen.configurations import Oracle, is_built, is_right, kernel_time, op_time
+from glagen.configurations import Oracle, is_built, is_right, kernel_time, op_time, timed_on
 from glagen.errors import Source
 from glagen.ir.schedule import Ensemble, Options, Schedule
 from glagen.ir.tuned import ALONE, CROWDED, GIVEN, GIVEN_KERNELS, STRONG, Tuned, merged
@@ -44,7 +44,6 @@ from glagen.pipeline import compile_spec, plan
 from glagen.regimes import Case
 from glagen.schedule.tiles import GIVEN_TILES, ON_CHIP, WIDE, differs, gated_sides, has_room
 
-HARD = "neighbours"  # a regime of which all chunks are for the run for strong gates
 GAIN = 0.97  # of the rule's time: what is not faster than that may be noise
 CHUNKS = 9  # in the sequences that candidates are checked on, and a bit: more than a program takes in turn
 HEADS = 8  # of those: the gradient of a scalar gate is one sum a head, of few of which most may be small by chance
@@ -76,7 +75,7 @@ def tune(
             oracle = Oracle(source, workload, device, case, Path(folder, f"{workload}.pt"))
             say(f"{workload.name}: running the recurrence")
             oracle.run()
-            given = call(parse(source), workload, device, DTYPE)
+            given = timed_on(oracle, "")
             found: Table = ()
             for x in _tuned(planned, oracle, given, ask, say):
                 found = merged(found, (x,))
@@ -131,7 +130,7 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
     again = [_Trial(x.kernel, base, (x, *_of(x.kernel, turns)), given) for x in best if _of(x.kernel, turns)]
     best = merged(best, _best(oracle, again, ask, say))
     yield from best
-    more, hard = [], call(parse(source), workload, device, DTYPE, HARD) if any(map(differs, kernels)) else given
+    more, hard = [], timed_on(oracle, STRONG) if any(map(differs, kernels)) else given
     for kernel in kernels:
         kept = _of(kernel.name, best)
         keys, values = (kept[0].block_K, kept[0].block_V) if kept else tile(kernel, workload)
@@ -143,7 +142,8 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
             alike = _of(kernel.name, (*built, *turns))
             fits = [x for x in alike if kernel.name not in planned.by_tiles or x.block_K == keys]
             strong = [replace(x, kernel=name, workload=where) for x in fits]
-            more.append(_Trial(name, merged(base, kept), strong, hard))
+            beside = merged(base, kept)
+            more.append(_Trial(name, beside, _built(oracle, beside, strong, ask, say), hard))
     yield from _best(oracle, more, ask, say)
 
 

@@ -89,14 +89,14 @@ def _measured(name: str, workload: Workload, forward: Forward, given: Call, floo
 
         memory = _memory(both, given, device)
         with torch.no_grad():
-            once, cpu = _median(forward, device), _cpu(forward, device)
-        return replace(result, forward=once, both=_median(both, device), memory=memory, cpu=cpu)
+            once, cpu = median_time(forward, device), _cpu(forward, device)
+        return replace(result, forward=once, both=median_time(both, device), memory=memory, cpu=cpu)
     except (RuntimeError, AssertionError, ValueError, TypeError) as error:  # peers have limits of their own
         fault = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:120] if str(error).strip() else ''}"
         return replace(result, fault=fault)
 
 
-def _median(work: Callable[[], Any], device: torch.device) -> float:
+def median_time(work: Callable[[], Any], device: torch.device) -> float:
     """Milliseconds, of REPEATS runs after three that do not count, each with nothing of its inputs in the cache. A GPU
     is kept busy until all of a run is launched, as in a CUDA graph: how long the CPU takes is measured apart."""
     for _ in range(3):
@@ -177,7 +177,7 @@ def copy_bandwidth(device: torch.device) -> float:
     """Bytes a second, read and written, of a plain copy."""
     size = COPIED if device.type == "cuda" else COPIED // 64
     source, target = (torch.zeros(size, dtype=torch.int8, device=device) for _ in range(2))
-    return 2 * size / (1e-3 * _median(lambda: target.copy_(source), device))
+    return 2 * size / (1e-3 * median_time(lambda: target.copy_(source), device))
 
 
 def _wait(device: torch.device) -> None:
