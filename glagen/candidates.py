@@ -10,7 +10,7 @@ import torch
 from glagen.bench import Workload
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Schedule
-from glagen.ir.tuned import ALONE, GIVEN_KERNELS, SHARED, SHARING, Heads, Tuned, merged, power
+from glagen.ir.tuned import GIVEN_KERNELS, SHARED, SHARING, Heads, Tuned, merged, power
 from glagen.schedule.tiles import ALONE_TILES, WIDE, gated_sides
 
 DTYPE = torch.bfloat16
@@ -65,9 +65,9 @@ def operands_shared(planned: Schedule, workload: Workload, device: torch.device)
     return tuple(replace(like, kernel=name) for name in (*SHARED, *SHARING))
 
 
-def all_gradients(planned: Schedule, workload: Workload, device: torch.device) -> Tuned:
-    """What has one kernel make all gradients, as the rule would."""
-    like = configuration(planned, ALONE, workload, device)
+def all_gradients(planned: Schedule, name: str, workload: Workload, device: torch.device) -> Tuned:
+    """What has one kernel make all gradients, as the rule would: along sequences, or of chunks, by name."""
+    like = configuration(planned, name, workload, device)
     return replace(like, warps=ALONE_TILES.warps, stages=ALONE_TILES.stages)
 
 

@@ -193,7 +193,7 @@ def _changed(module: ModuleType, **names: Any) -> Iterator[None]:
 
 def _function(kernel: str) -> str:
     """The kernel that an entry is for."""
-    return "fused" if kernel == CROWDED else kernel.removesuffix(STRONG)
+    return kernel.removesuffix(CROWDED).removesuffix(STRONG)
 
 
 def _on_chip(module: ModuleType, kernel: str) -> dict[str, Callable[..., Any]]:
@@ -208,6 +208,6 @@ def _run(module: ModuleType, name: str, kernel: str, given: Call) -> None:
     keys = [x for n, x in given.arguments.items() if module._LAYOUT.get(n, "").endswith("K")]
     K = max((x.shape[-1] for x in keys if isinstance(x, torch.Tensor)), default=0)
     widest = min(WIDE, getattr(module, "WIDEST", {}).get("fused", 0))  # of more columns that depends on what is tried
-    stores = kernel != CROWDED and (kernel != "fused" or widest >= K)
+    stores = not kernel.endswith(CROWDED) and (kernel != "fused" or widest >= K)
     *outputs, _ = getattr(module, name)(**given.arguments, states="saved" if stores else "recomputed")
     torch.autograd.grad(outputs, given.leaves, given.cotangents)

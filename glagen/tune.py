@@ -36,13 +36,13 @@ from glagen.candidates import (
 from glagen.configurations import Oracle, is_built, is_right, kernel_time, op_time, timed_on
 from glagen.errors import Source
 from glagen.ir.schedule import Ensemble, Options, Schedule
-from glagen.ir.tuned import ALONE, CROWDED, GIVEN, GIVEN_KERNELS, STRONG, Tuned, merged
+from glagen.ir.tuned import ALONE, BOTH, CROWDED, GIVEN, GIVEN_KERNELS, STRONG, Tuned, merged
 from glagen.jobs import Ask, answers
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
 from glagen.regimes import Case
-from glagen.schedule.tiles import GIVEN_TILES, ON_CHIP, WIDE, differs, gated_sides, has_room
+from glagen.schedule.tiles import GIVEN_TILES, ON_CHIP, WIDE, differs, gated_sides, may_be_crowded
 
 GAIN = 0.97  # of the rule's time: what is not faster than that may be noise
 CHUNKS = 9  # in the sequences that candidates are checked on, and a bit: more than a program takes in turn
@@ -100,8 +100,8 @@ def _tuned(planned: Schedule, oracle: Oracle, given: Call, ask: Ask, say: Say) -
     for x in _measured(oracle, given, ask, say, ()):
         plain += (x,)
         yield x
-    one_each = ((scores_apart(planned, workload, device),), (all_gradients(planned, workload, device),))
-    for base in (*one_each, operands_shared(planned, workload, device)):
+    alone = ((all_gradients(planned, name, workload, device),) for name in (ALONE, BOTH))
+    for base in ((scores_apart(planned, workload, device),), *alone, operands_shared(planned, workload, device)):
         wanted = {x.kernel for x in base}
         if not wanted <= {k.name for k in _planned(source, base).kernels}:
             continue  # of other specs
@@ -117,13 +117,13 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
     if it has chunks of more steps."""
     source, workload, device = oracle.source, oracle.workload, oracle.device
     planned, based = _planned(source, base), {x.kernel for x in base}
-    walks = GIVEN_KERNELS if based & {*GIVEN_KERNELS} else (*ON_CHIP, ALONE)
+    walks = GIVEN_KERNELS if based & {*GIVEN_KERNELS} else (*ON_CHIP, ALONE, BOTH)
     kernels = [k for k in planned.kernels if not k.whole or (k.tiles.bfloat16[0] >= workload.K and k.name in walks)]
     if based and not planned.doubled:
         kernels = [k for k in kernels if k.name in based or (k.ready and based == {"scores"})]
     tried = [x for kernel in kernels for x in candidates(planned, kernel, workload, device)]
-    roomy = {k.name for k in kernels if has_room(k)}
-    tried += [replace(x, kernel=CROWDED) for x in tried if x.kernel in roomy]
+    roomy = {k.name for k in kernels if may_be_crowded(k)}
+    tried += [replace(x, kernel=f"{x.kernel}{CROWDED}") for x in tried if x.kernel in roomy]
     built = _built(oracle, base, tried, ask, say)
     best = _best(oracle, [_Trial(k.name, base, _of(k.name, built), given) for k in kernels], ask, say)
     turns = _built(oracle, base, [y for k in kernels for x in _of(k.name, best) for y in turned(k, x)], ask, say)
@@ -135,8 +135,10 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
         kept = _of(kernel.name, best)
         keys, values = (kept[0].block_K, kept[0].block_V) if kept else tile(kernel, workload)
         if kernel.name in roomy:  # with the same tiles, so that one is launched in the place of the other
-            crowd = [x for x in _of(CROWDED, built) if (x.block_K, x.block_V) == (keys, values)]
-            more.append(_Trial(CROWDED, merged(base, kept), crowd, given))
+            crowded = f"{kernel.name}{CROWDED}"
+            crowd = [x for x in _of(crowded, built) if (x.block_K, x.block_V) == (keys, values)]
+            crowd += _built(oracle, merged(base, kept), [y for x in crowd for y in turned(kernel, x)], ask, say)
+            more.append(_Trial(crowded, merged(base, kept), crowd, given))
         if differs(kernel):
             name, where = f"{kernel.name}{STRONG}", f"{workload}, strong gates"
             alike = _of(kernel.name, (*built, *turns))

@@ -24,7 +24,7 @@ from glagen.emit.walks import left, looked, of_whole, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
-from glagen.ir.tuned import ADJOINT_GIVEN, ALONE, GIVEN, GIVEN_BACK, KEYS_GIVEN, SHARED, SHARING
+from glagen.ir.tuned import ADJOINT_GIVEN, ALONE, BOTH, GIVEN, GIVEN_BACK, KEYS_GIVEN, SHARED, SHARING
 
 
 def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str) -> list[str]:
@@ -51,6 +51,7 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
     lines += indented([pieces(kernels["adjoint_states"], "M")] if {fused, ALONE} & set(kernels) else [])
     lines += indented(_alone(program, kernels, order))
     lines += indented(sums_made(program, kernels, "backward_sums"))
+    both = _both(program, kernels, order)
     walk_back = _walk_back(program, kernels["adjoint_states"])
     if fused in kernels:
         lines += indented(_walk_back_on_chip(program, kernels, fused, walk_back, order))
@@ -65,6 +66,7 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         ]
     else:
         lines.append(f"    {walk_back}")
+    lines += indented(both)
     sums: dict[str, list[str]] = {}
     for role in ("key_gradients", "value_gradients"):
         if role not in kernels:
@@ -82,13 +84,15 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
             allocations.append(f"{buffer} = {allocated} if needs[{order[target]}] else None")
             sums.setdefault(target, []).append(total)
         on_chip, twice = role == "value_gradients" and fused in kernels, text["kernel"].runs_twice
-        lines += indented([] if on_chip else allocations)
+        lines += indented([] if on_chip or both else allocations)
         first = ["not on_chip"] * (on_chip and not twice) + ["not given"] * (on_chip and GIVEN_BACK in kernels)
         lines.append(f"    if {' and '.join([*first, _asked(renamed, order, around=bool(first))])}:")
         if GIVEN_BACK in kernels and not on_chip:
             renamed["walks"] = "None if given else strong.shape[0] // B"
         started = scores_made(program, kernels) if text["kernel"].ready else []
-        started += launch(program, text, renamed, unless="on_chip" if on_chip and twice else "")
+        started = ["if not both:", *indented(started)] if both and started else started
+        done = "both" if both else "on_chip" if on_chip and twice else ""
+        started += launch(program, text, renamed, unless=done, run="RUN" if both else "")
         if f"{role}_given" in kernels:
             notes = {"walks": "None", "strong": shared_notes(role)}
             one = launch(program, kernels[f"{role}_given"], renamed | notes)
@@ -114,7 +118,7 @@ def _alone(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[st
     """One kernel that walks back and makes all gradients, if all are asked for and no heads share any tensor."""
     if ALONE not in kernels:
         return []
-    buffers, unshared, renamed = _of_walk(program, kernels, ALONE)
+    buffers, unshared, renamed = _unshared(program, kernels, ALONE)
     wanted = [f"all(needs[:{len(order)}])", *unshared, f'_is_alone("{ALONE}", N * M, K, V, T, dtype, {PACKED})']
     made = [
         *(f"{name} = {allocated}" for name, allocated, _ in buffers.values()),
@@ -125,19 +129,35 @@ def _alone(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[st
     return [f"if {' and '.join(wanted)}:", *indented(made)]
 
 
-def _of_walk(
+def _both(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[str, int]) -> list[str]:
+    """One kernel that makes all gradients of chunks, if all are asked for and no heads share any tensor. Those of
+    strong gates it leaves to others, of as many chunks in turn."""
+    if BOTH not in kernels:
+        return []
+    text = kernels[BOTH]
+    buffers, unshared, renamed = _unshared(program, kernels, BOTH)
+    asked = [f"all(needs[:{len(order)}])", *unshared, f'("{BOTH}", _capability(), dtype, *_powers(K, V)) in TUNED']
+    return [
+        *(f"{name} = {made} if needs[{order[target]}] else None" for target, (name, made, _) in buffers.items()),
+        f"both = {' and '.join(asked)}",
+        "if both:",
+        *indented(scores_made(program, kernels) if text["kernel"].ready else []),
+        *indented([*configure(program, text), *start(program, text, renamed, passes="[:1]")]),
+    ]
+
+
+def _unshared(
     program: ChunkProgram, kernels: dict[str, KernelText], role: str
 ) -> tuple[dict[str, tuple[str, str, str]], list[str], dict[str, str]]:
-    """The buffers of what a walk on chip makes (see `_buffer`); that no heads share a tensor whose gradient that is;
-    and what its launch calls them."""
+    """The buffers of what a kernel makes that takes whole heads (see `_buffer`); that no heads share a tensor whose
+    gradient that is; and what its launch calls them."""
     text = kernels[role]
     tensors: list[Tensor] = [item["tensor"] for item in text["tensors"]]
     outs = {t.name.removesuffix("_out"): t for t in tensors if t.name.endswith("_out")}
     buffers = {target: _buffer(program, kernels, text, tensor, target) for target, tensor in outs.items()}
     unshared = [f"{heads_of(d)} == M" for d in program.recurrence.declarations if f"d{d.name}" in outs]
-    initial = f"{program.states[0].adjoint}_initial"
     renamed = {target: name for target, (name, _, _) in buffers.items()}
-    return buffers, unshared, renamed | of_whole(initial)
+    return buffers, unshared, renamed | of_whole(f"{program.states[0].adjoint}_initial")
 
 
 def _left(program: ChunkProgram, kernels: dict[str, KernelText], notes: str = "_") -> list[str]:
@@ -161,7 +181,7 @@ def _walk_back_on_chip(
     are strong it walks again, for right gradients of states, from which those of values are made chunk by chunk."""
     (state,) = program.states
     text = kernels[role]
-    buffers, unshared, renamed = _of_walk(program, kernels, role)
+    buffers, unshared, renamed = _unshared(program, kernels, role)
     on_chip = [_asked(buffers, order), *unshared, f'_stays_on_chip("{role}", "saved", N * pieces * M, K, V, dtype)']
     states = chunk_states(state.adjoint_end, "M")
     given = []
@@ -213,9 +233,9 @@ def _buffer(
     """A gradient's buffer in one kernel: its name, its allocation, and what it adds to the gradient."""
     kernel: Kernel = text["kernel"]
     # a walk is in the place of another kernel, and so is one that is given what it multiplies
-    chunkwise = [k for role, k in kernels.items() if not k["kernel"].scans and role not in SHARING]
+    chunkwise = [k for role, k in kernels.items() if not k["kernel"].scans and role not in (*SHARING, BOTH)]
     parts = sum(any(t["tensor"].name == tensor.name for t in k["tensors"]) for k in chunkwise)
-    shared = parts > 1 and kernel.name != ALONE
+    shared = parts > 1 and kernel.name not in (ALONE, BOTH)
     name = f"{target}_{'keys' if kernel.owned == ('i',) else 'values'}" if shared else f"{target}_out"
     features = [EXTENT[a] for a in tensor.axes if a in EXTENT]
     declaration = next(d for d in program.recurrence.declarations if d.name == target[1:])

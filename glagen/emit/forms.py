@@ -15,6 +15,7 @@ from glagen.emit.launch import (
     lead_name,
     new,
     noted,
+    programs,
     start,
     sums_made,
 )
@@ -82,13 +83,14 @@ def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[
     name, final = identifier(state), f"{state}_final"
     results = ", ".join([*(identifier(o.name) for o in program.outputs), final])
     last = f"{name} if kept else " * (ALONE in kernels) + _nothing(kernels)
+    own = operand_names(kernels) | of_whole(final)
     alone = [f'alone = _is_alone("{ALONE}", N * M, K, V, T, dtype, {PACKED})'] * (ALONE in kernels)
     return [
         f'if _is_given("{GIVEN}", N * pieces * M, K, V, dtype):',
         f"    [{', '.join(walk_operands(kernels))}] = operands = {operands_call(program)}",
         *indented([*alone, *entered(program, kernels["states"])]),
         f"    {chunk_states(state, 'H')} if kept else None",
-        *indented(launch(program, text, of_whole(final) | operand_names(kernels))),
+        *indented([*configure(program, text), *start(program, text, own, config=_crowded(text))]),
         f"    if kept{' and not alone' * len(alone)}:",
         f"        return {results}, {name}, *operands",
         f"    return {results}, {last}",
@@ -107,10 +109,9 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     nothing = outs | {state: "None", final: "None"}
     late = {o.name: f"{identifier(o.name)} if {name} is None else None" for o in program.outputs}
     reads, saved = kernels["outputs"], last | {state: f"{name} if kept else None"}
-    crowded = "config if kept else _crowded(config, programs, K, V, dtype)" if text["crowds"] else "config"
     far = not program.recurrence.part_of  # parts are in more terms than those which have a run between mild and strong
     passes = "[1:3]" if far and not text["crowds"] else "[1:2]"
-    walk = start(program, text, saved, passes=passes, config=crowded)
+    walk = start(program, text, saved, passes=passes, config=_crowded(text))
     walk += start(program, text, saved, passes="[2:3]") if far and text["crowds"] else []
     each = "math.gcd(slots // B, _blocks(slots // B, pieces))"  # of the chunks of a sequence, and of a piece
     unmade = {ready.tensor: "None" for ready in reads["kernel"].ready if _judged(kernels)}  # nor were they for the walk
@@ -130,6 +131,13 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
             ]
         ),
     ]
+
+
+def _crowded(text: KernelText) -> str:
+    """The configuration of a forward on chip, which may have another where it stores no states."""
+    count = "programs" if text["kernel"].runs_twice else programs(text)
+    other = f'_crowded("{text["role"]}", config, {count}, K, V, dtype)'
+    return f"config if kept else {other}" if text["crowds"] else "config"
 
 
 def _judged(kernels: dict[str, KernelText]) -> bool:

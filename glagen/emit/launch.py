@@ -20,10 +20,11 @@ def launch(
     renamed: dict[str, str] | None = None,
     read: str = "H",
     unless: str = "",
+    run: str = "",
 ) -> list[str]:
     """Configure and start one kernel; its outputs are local variables (`renamed`, where not of the same name).
-    `unless`: where the first of its two runs has been made by others."""
-    renamed, configured = renamed or {}, configure(program, text)
+    `unless`: where the first of its two runs has been made by others; `run`: by those of so many chunks in turn."""
+    renamed, configured = renamed or {}, configure(program, text, run=f"{run} if {unless} else " if run else "")
     if not text["strong_tiles"]:
         return [*configured, *start(program, text, renamed, read, f"[1 if {unless} else 0 :]" if unless else "")]
     first = start(program, text, renamed, read, "[:1]")
@@ -44,9 +45,12 @@ def sums_made(program: ChunkProgram, kernels: dict[str, KernelText], prefix: str
     return lines
 
 
-def configure(program: ChunkProgram, text: KernelText, within: str = "", strong: bool = False) -> list[str]:
+def configure(
+    program: ChunkProgram, text: KernelText, within: str = "", strong: bool = False, run: str = ""
+) -> list[str]:
     """What a kernel's launches take beside the op's arguments and results. `within`: so many chunks are of one walk,
-    and no program is to take those of two in turn; `strong`: there is no run but for strong gates."""
+    and no program is to take those of two in turn; `strong`: there is no run but for strong gates; `run`: how many it
+    takes in turn, and when, if not what is best."""
     kernel: Kernel = text["kernel"]
     heads, grid = _heads(kernel), _grid(kernel)
     walks = f", N * {heads}" if kernel.scans else ""
@@ -55,10 +59,10 @@ def configure(program: ChunkProgram, text: KernelText, within: str = "", strong:
     if kernel.reduces_heads:
         lines.append(f"GROUP = {_common_group(program, kernel)}")
     if text["runs"]:
-        run = f"_in_turn(config, {' * '.join([*grid, 'slots', _own(kernel)])})"
-        lines.append(f"RUN = math.gcd({run}, {within})" if within else f"RUN = {run}")
+        best = f"_in_turn(config, {' * '.join([*grid, 'slots', _own(kernel)])})"
+        lines.append(f"RUN = {run}{f'math.gcd({best}, {within})' if within else best}")
     if kernel.runs_twice:
-        lines.append(f"programs = {_programs(text)}")
+        lines.append(f"programs = {programs(text)}")
     if kernel.runs_twice and kernel.scans:
         lines.append("again = _empty(programs, 1, dtype=torch.int8, device=device)")
     elif noted(text) and not kernel.runs_twice:
@@ -68,7 +72,7 @@ def configure(program: ChunkProgram, text: KernelText, within: str = "", strong:
 
 def reconfigure(text: KernelText) -> list[str]:
     """The same for the run for strong gates, if that has tiles of its own: of as many chunks in turn as the other."""
-    return [f"config = {_strong(text, 'config')}", f"programs = {_programs(text)}"] if text["strong_tiles"] else []
+    return [f"config = {_strong(text, 'config')}", f"programs = {programs(text)}"] if text["strong_tiles"] else []
 
 
 def _strong(text: KernelText, config: str) -> str:
@@ -109,7 +113,7 @@ def start(
     constants += [f"TMA={states != 'None' and f'_is_by_tma(config, {states}{measured})'}" for states in kept]
     return [
         "_launch_by_tma(" if set(kept) - {"None"} else "_launch(",
-        f"    {text['function']}, {'programs' if kernel.runs_twice else _programs(text)}, device,",
+        f"    {text['function']}, {'programs' if kernel.runs_twice else programs(text)}, device,",
         f"    {', '.join(values)},",
         f"    {', '.join(constants)},",
         f"    {f'passes={_passes(kernel)}(programs){passes}, ' * kernel.runs_twice}config={config},",
@@ -137,7 +141,8 @@ def _grid(kernel: Kernel) -> list[str]:
     return [f"config.blocks_{EXTENT[a]}" for a in kernel.owned if a not in kernel.whole]
 
 
-def _programs(text: KernelText) -> str:
+def programs(text: KernelText) -> str:
+    """How many programs a kernel that is configured has."""
     kernel: Kernel = text["kernel"]
     runs = "N" if kernel.scans else "_blocks(slots, RUN)" if text["runs"] else "slots"
     return " * ".join([*_grid(kernel), runs, _own(kernel)])

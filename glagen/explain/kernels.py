@@ -11,7 +11,7 @@ from glagen.errors import InternalError
 from glagen.explain.outline import Block, Facts, Inline, Quote, Section, Subtitle, say
 from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Loop, RowSum
 from glagen.ir.schedule import FARTHEST, Schedule
-from glagen.ir.tuned import ALONE, GIVEN_KERNELS, KEYS_GIVEN, SHARED, SHARING, STRONG, Tuned, place
+from glagen.ir.tuned import ALONE, BOTH, GIVEN_KERNELS, KEYS_GIVEN, SHARED, SHARING, STRONG, Tuned, place
 
 SIDE = {"i": "key", "j": "value"}
 POINTWISE = "pointwise work"
@@ -20,7 +20,7 @@ BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "C", "s": "C"}
 
 def kernels(schedule: Schedule) -> Section:
     """Every kernel, in order of launch."""
-    by_rule = [k for k in schedule.kernels if k.whole and k.name not in (*GIVEN_KERNELS, ALONE)]
+    by_rule = [k for k in schedule.kernels if k.whole and k.name not in (*GIVEN_KERNELS, ALONE, BOTH)]
     fused = [k for k in by_rule if not k.of_gradients]
     names = ", ".join(f"`{k.name}`" for k in fused)
     divisor = " (where not in float64, as said above)" if schedule.program.recurrence.divides else ""
@@ -45,6 +45,8 @@ def kernels(schedule: Schedule) -> Section:
         blocks.append(say(_given(schedule)))
     if any(k.name == ALONE for k in schedule.kernels):
         blocks.append(say(_alone(schedule)))
+    if any(k.name == BOTH for k in schedule.kernels):
+        blocks.append(say(_both(schedule)))
     if any(k.name in SHARING for k in schedule.kernels):
         blocks.append(say(_shared(schedule)))
     for kernel in schedule.kernels:
@@ -94,6 +96,15 @@ def _alone(schedule: Schedule) -> str:
     )
 
 
+def _both(schedule: Schedule) -> str:
+    """Where one kernel makes a chunk's gradients on both sides."""
+    heads = dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel == BOTH)
+    return (
+        f"`{BOTH}` does the work of `key_gradients` and `value_gradients` where gates are mild, for "
+        f"{' and for '.join(heads)}, if all gradients are asked for and no heads share a tensor."
+    )
+
+
 def _shared(schedule: Schedule) -> str:
     """What a backward does whose kernels share what they multiply."""
     heads = dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel == KEYS_GIVEN)
@@ -120,6 +131,8 @@ def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
         again += "; the second run makes gradients of states alone, and `value_gradients` what is read of them"
     elif kernel.whole:
         again += '; unless states="recomputed" forbids it, that run stores right states, and `outputs` reads them'
+    if kernel.name == BOTH:
+        again = "for sequences of mild gates; `key_gradients` and `value_gradients` take all others"
     if notes_by_chunk(kernel):
         again += "; chunk by chunk, which the first run finds out, where it makes what others are given"
     pieces = "once; on long sequences of few heads twice, in pieces: from zero, then from what enters each piece"

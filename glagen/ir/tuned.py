@@ -21,8 +21,9 @@ ADJOINT_GIVEN, KEYS_GIVEN = "adjoint_states_given", "key_gradients_given"
 SHARING = ADJOINT_GIVEN, KEYS_GIVEN, "value_gradients_given"
 SHARED = KEY_OPERANDS, VALUE_OPERANDS = "key_operands", "value_operands"
 ALONE = "fused_gradients"  # the kernel that makes all gradients, walking back (see schedule/alone.py)
+BOTH = "gradients"  # the kernel that makes all gradients of a chunk (see schedule/both.py)
 STRONG = "_strong"  # after the name of a kernel that runs twice: in the run for strong gates
-CROWDED = "fused_crowded"  # the kernel `fused`, where it stores no states and multiprocessors have two programs each
+CROWDED = "_crowded"  # after that of a forward on chip: if it stores no states, and multiprocessors have two programs
 Heads = tuple[int, str, int, int]  # the major compute capability, the type of the inputs; K and V, powers of two
 
 

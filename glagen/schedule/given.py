@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from glagen.ir.chunk import Operand
+from glagen.ir.chunk import ChunkProgram, Operand
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, Kernel, Line, Load, Scan, Store, read, written
 from glagen.schedule.order import axes_used
 from glagen.schedule.turn import single_lines
@@ -97,6 +97,12 @@ def of_exact(lines: list[Line]) -> list[Line]:
         return replace(x, split=False) if isinstance(x, Dot) else x
 
     return [replace(x, body=tuple(map(single, x.body))) if isinstance(x, Blocks) else x for x in lines]
+
+
+def may_share(program: ChunkProgram, sides: str, exact_states: bool) -> bool:
+    """May what kernels of the backward multiply be made once for all? Where all of it has gates, as these sides do, and
+    is exact enough in 16 bits."""
+    return {"K", "V"} <= {*sides} and not program.recurrence.part_of and not exact_states
 
 
 def has_lefts_in_memory(kernel: Kernel) -> bool:

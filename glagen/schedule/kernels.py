@@ -11,8 +11,9 @@ from glagen.ir.expr import Expr, plus, ref, refs
 from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, read, written
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import may_close
-from glagen.ir.tuned import ALONE, Tiles
+from glagen.ir.tuned import ALONE, BOTH, Tiles
 from glagen.schedule.alone import carried_rounded
+from glagen.schedule.both import of_states, sides_in_turn, summed_of_states
 from glagen.schedule.covers import Cover, reach
 from glagen.schedule.given import apart, exact, of_exact
 from glagen.schedule.joint import joined
@@ -33,7 +34,7 @@ from glagen.schedule.tiles import (
     gated_sides,
     scan_tiles,
 )
-from glagen.schedule.turn import columns_first, states_turned, turned
+from glagen.schedule.turn import columns_first, flipped, states_turned, turned
 from glagen.schedule.wait import had_better_wait, waiting
 from glagen.schedule.walks import summed_once
 
@@ -74,6 +75,11 @@ class Shape:
     own: tuple[str, ...] = ()  # it is given all but what needs a state, or all of these columns (see given.py)
 
     @property
+    def on_chip(self) -> bool:
+        """Does it walk with a state, or its gradient, on chip?"""
+        return bool(self.whole and self.direction)
+
+    @property
     def given(self) -> bool:
         """Does it load what another kernel makes of each chunk?"""
         return bool(self.own)
@@ -107,8 +113,8 @@ def build(
     statements = needed(program, wanted, states | set(sums))
     forward = shape.name in FORWARD
     alone = shape.name == ALONE
-    all_turned = bool(shape.whole) and not shape.given and gated_sides(program) not in STATES_TURNED and not alone
-    by_columns = all_turned or alone or (bool(shape.whole) and shape.given)
+    all_turned = shape.on_chip and not shape.given and gated_sides(program) not in STATES_TURNED and not alone
+    by_columns = all_turned or alone or (shape.on_chip and shape.given)
     by_rows = gated_sides(program) == "s" and not needs_exact_states(program.recurrence)
     lowering = Lowering(
         program,
@@ -126,7 +132,7 @@ def build(
         tile_name, extra = _summed(goal)
         lines += extra
         stores.append(Store(goal.target, tile_name, goal.parts[0].indices))
-    lines = lightened(lines, forward, bool(shape.whole), may_close(program.gates))
+    lines = lightened(lines, forward, shape.on_chip, may_close(program.gates))
     if shape.direction and not (shape.whole or shape.given or needs_exact_states(program.recurrence)):
         lines = summed_once(lines, (gate.name for gate in program.gates if gate.axes))
     stores += [Store(x.name, x.name, x.indices) for x in operands]
@@ -144,16 +150,18 @@ def build(
         lines = for_any_gates(lines)
     loads = _loads(program, lines, scans, stores, carried, sums | {x.name: x for x in given})
     lines, scans = added_to_states(unguarded(lines, stores), scans, stores)
-    if shape.whole and (shape.given or alone):
+    if shape.on_chip and (shape.given or alone):
         lines = added_to_tiles(lines, scans, stores)
         lines, scans = columns_first(lines, scans) if alone else (lines, scans)
-    elif shape.whole:
+    elif shape.on_chip:
         lines, scans = (lines, scans) if all_turned else joined(lines, scans)
         lines = added_to_tiles(lines, scans, stores)
         if wants_wgmma(program, covers) and had_better_wait(scans, loads):
             scans = waiting(scans)
         else:
             lines, scans = (turned if all_turned else states_turned)(lines, scans)
+    elif shape.name == BOTH:
+        lines, scans = flipped(lines, scans, of_states(lines, states))
     lines, scans = as_read(loads, lines, scans, stores)
     if alone:
         lines, scans = carried_rounded(lines, scans)
@@ -162,9 +170,11 @@ def build(
     judges = tuple(x for x in judges if not operands or x.axis == shape.looped)
     roots = [s.tile for s in stores] + [r for s in scans for r in s.reads] + [judge.sums for judge in judges]
     body = begun(phases(lines, shape.looped, roots, {x.tile for x in stores if shape.looped in x.axes}))
-    if shape.whole:
+    if shape.on_chip:
         # where all is turned, early sums cost more registers: gla_v, at 64 by 64, spills 336 bytes a thread for 224
         body = heaviest_first(body, roots, () if all_turned else carried)
+    elif shape.name == BOTH:
+        body = heaviest_first(body, [*summed_of_states(lines, states), *sides_in_turn(stores)], ())
     if not shape.direction:
         body = numbers_first(body)
     for axis in blocked:
@@ -218,7 +228,7 @@ def _judges(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Judge, ...
 
 def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:
     if shape.whole:
-        return GIVEN_TILES if shape.given else ALONE_TILES if shape.name == ALONE else fused_tiles(program)
+        return GIVEN_TILES if shape.given else ALONE_TILES if shape.name in (ALONE, BOTH) else fused_tiles(program)
     if shape.direction:
         return scan_tiles(chunk_of(program))
     gated = frozenset(axis for gate in program.gates for axis in gate.axes)

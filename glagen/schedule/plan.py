@@ -13,6 +13,7 @@ from glagen.ir.kernel import WALKS, Kernel, Line, Load, Scan
 from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import (
     ALONE,
+    BOTH,
     CROWDED,
     GIVEN,
     GIVEN_BACK,
@@ -24,9 +25,10 @@ from glagen.ir.tuned import (
 )
 from glagen.schedule.alone import may_walk_alone
 from glagen.schedule.apart import made_apart, scores
+from glagen.schedule.both import may_make_both
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
-from glagen.schedule.given import has_lefts_in_memory
+from glagen.schedule.given import has_lefts_in_memory, may_share
 from glagen.schedule.kernels import (
     Goal,
     Shape,
@@ -53,9 +55,10 @@ from glagen.schedule.tiles import (
     differs,
     gated_sides,
     has_room,
+    may_be_crowded,
     shipped,
 )
-from glagen.schedule.wait import adds_from_shared
+from glagen.schedule.wait import adds_from_shared, reads_from_shared
 
 
 def schedule(program: ChunkProgram, options: Options) -> Schedule:
@@ -67,22 +70,27 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     chunk = chunk_of(program)
     covers = _covers(program, chunk, options)
     table = _alike(program, chunk, options)
-    shares = _may_share(program) and any(x.kernel in SHARING for x in table)
-    alone = may_walk_alone(program, needs_exact_states(program.recurrence)) and any(x.kernel == ALONE for x in table)
+    exact = needs_exact_states(program.recurrence)
     apart = scores(program) if any(x.kernel in ("scores", GIVEN) for x in table) else ()
-    kernels = _kernels(program, covers, apart, shares, alone)
+    keys, values = ({goal.target for goal in gradient_goals(program, axis)} for axis in ("i", "j"))
+    beside = {
+        SHARING: may_share(program, gated_sides(program), exact),
+        (ALONE,): may_walk_alone(program, exact),
+        (BOTH,): may_make_both(program, exact) and not keys & values,
+    }
+    more = {names[0] for names, may in beside.items() if may and any(x.kernel in names for x in table)}
+    kernels = _kernels(program, covers, apart, more)
     doubles = _may_double(program, covers, kernels)
     measured = _measured(table, chunk, doubles)
     alone = "V" not in gated_sides(program)  # for gates on values, no operand is without these columns
     may_give = alone and (doubles or not program.gates)
     if may_give and apart and any(x.kernel == GIVEN and x.chunk >= WGMMA_ROWS for x in measured):
         kernels = _with_operands(program, covers, kernels, apart)
-    names = {kernel.name for kernel in kernels} | {CROWDED for k in kernels if has_room(k)}
+    names = {kernel.name for kernel in kernels} | {f"{k.name}{CROWDED}" for k in kernels if may_be_crowded(k)}
     names |= {f"{k.name}{STRONG}" for k in kernels if differs(k)}
     adding = {kernel.name for kernel in kernels if _adds_by_wgmma(program, covers, kernel)}
     by_wgmma = bool(adding)
     faster_fused = _faster_fused(program, by_wgmma, measured)
-    exact = needs_exact_states(program.recurrence)
     by_columns = bool({"K", "V"} & set(gated_sides(program)))
     # TMA is faster beside gates with columns; beside a scalar gate or none it is not
     walks = {x.kernel for x in measured if x.kernel in WALKS} if by_columns and not exact else set()
@@ -100,7 +108,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         WIDE,
         by_columns,
         by_wgmma,
-        tuple(k.name for k in kernels if k.name in adding or ((k.whole or k.given) and has_lefts_in_memory(k))),
+        tuple(k.name for k in kernels if k.name in adding or reads_from_shared(k)),
         tuple(k.name for k in kernels if k.name in walks or (by_wgmma and k.whole and not k.waits)),
         exact,
         tuple(x for x in measured if x.kernel in names),
@@ -126,13 +134,6 @@ def _measured(table: tuple[Tuned, ...], chunk: int, may_double: bool) -> tuple[T
     """Those that count: for heads that have some for chunks of twice as many steps these, if that may be."""
     doubled = {x.heads for x in table if x.chunk > chunk and may_double}
     return tuple(x for x in table if (x.chunk > chunk) == (x.heads in doubled))
-
-
-def _may_share(program: ChunkProgram) -> bool:
-    """May what kernels of the backward multiply be made once for all? Where all of it has gates (see given.py), and is
-    exact enough in 16 bits."""
-    both = {"K", "V"} <= set(gated_sides(program))
-    return both and not program.recurrence.part_of and not needs_exact_states(program.recurrence)
 
 
 def _may_double(program: ChunkProgram, covers: dict[str, Cover], kernels: tuple[Kernel, ...]) -> bool:
@@ -163,10 +164,10 @@ def _covers(program: ChunkProgram, chunk: int, options: Options) -> dict[str, Co
 
 
 def _kernels(
-    program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Operand, ...], shares: bool, alone: bool
+    program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Operand, ...], more: set[str]
 ) -> tuple[Kernel, ...]:
     """In order of launch: the two forms of the forward, then the backward. `apart`: scores that a kernel of their own
-    may make; `shares`: what those of the backward multiply may be made once for all; `alone`: one may make all."""
+    may make; `more`: kernels that may take the place of others (see ir/tuned.py), of those that go together one."""
     ends = tuple(s.end for s in program.states)
     adjoints = tuple(s.adjoint for s in program.states)
     outputs = tuple(Goal(o.name, (o,)) for o in program.outputs)
@@ -196,13 +197,15 @@ def _kernels(
         walk = for_mild_gates(build(program, covers, fused, goals, adjoints))
         if gated_sides(program) in ("", "s") or _adds_by_wgmma(program, covers, walk):
             backward.append(walk)
-    if alone:
+    every = tuple(Goal(f"d{gradient.name}", gradient.parts) for gradient in program.gradients if gradient.parts)
+    if ALONE in more:
         doc = "All gradients of a sequence, walking back; the state's gradient stays on chip."
-        shape = Shape(ALONE, doc, (), None, "reverse", ("i", "j"))
-        every = tuple(Goal(f"d{gradient.name}", gradient.parts) for gradient in program.gradients if gradient.parts)
-        walk = build(program, covers, shape, every, adjoints)
+        walk = build(program, covers, Shape(ALONE, doc, (), None, "reverse", both), every, adjoints)
         backward += [walk] if has_lefts_in_memory(walk) else []
-    if shares:
+    if BOTH in more:
+        doc = "One chunk's gradients on both sides, from the state at its start and its gradient at the end."
+        backward.append(for_mild_gates(build(program, covers, Shape(BOTH, doc, both, None, None, both), every, ())))
+    if SHARING[0] in more:
         given = [build(program, covers, _given(shape), goals, carries) for shape, goals, carries in chunkwise]
         backward += _with_makers(program, covers, given)
     made = (

@@ -17,7 +17,7 @@ from pathlib import Path
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.expr import Apply, Expr, refs, walk
 from glagen.ir.kernel import Assign, Kernel, Load
-from glagen.ir.tuned import Tiles, Tuned, read_table
+from glagen.ir.tuned import BOTH, GIVEN, Tiles, Tuned, read_table
 
 GATED_CHUNK = 32
 UNGATED_CHUNK = 64
@@ -74,8 +74,15 @@ def fused_tiles(program: ChunkProgram) -> Tiles:
 
 # Of a kernel that is given what it multiplies (see given.py), with all columns of keys in a program.
 GIVEN_TILES = Tiles((2 * WIDE, 64), (WIDE, 32), (WIDE, 16), warps=4, stages=2)
-# Of one that makes all gradients (see alone.py), with all columns of keys and of values in a program.
+# Of one that makes all gradients (see alone.py and both.py), with all columns of keys and of values in a program.
 ALONE_TILES = Tiles((WIDE, WIDE), (32, 32), (16, 16), warps=8, stages=2)
+
+
+def may_be_crowded(kernel: Kernel) -> bool:
+    """May a forward on chip have another configuration where it stores no states (CROWDED)? If half as many threads are
+    enough, or if it is given what it multiplies, of which more lies ahead then. (H200, bf16, linear_attn, B4 T4096 H64
+    K=V=128, four stages for three: 0.481 ms for 0.496; with states stored 14 us more.)"""
+    return has_room(kernel) or kernel.name == GIVEN
 
 
 def has_room(kernel: Kernel) -> bool:
@@ -94,7 +101,8 @@ def differs(kernel: Kernel) -> bool:
     a sum over columns is stored for each tile. (H200, bf16, -8 a step in a channel of 32: gla's outputs 1.05 ms for
     1.47 at B4 T4096 H64 K=V=128; its key gradients 0.77 for 1.33 at B8 T2048 H4 K256 V512.)
     """
-    return kernel.runs_twice and not kernel.scans and all({*kernel.owned} <= {*store.axes} for store in kernel.stores)
+    twice = kernel.runs_twice and kernel.name != BOTH  # which leaves strong gates to others
+    return twice and not kernel.scans and all({*kernel.owned} <= {*store.axes} for store in kernel.stores)
 
 
 def _is_multiple(line: Assign) -> bool:

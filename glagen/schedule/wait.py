@@ -19,6 +19,9 @@ from dataclasses import replace
 
 from glagen.ir.expr import Apply, walk
 from glagen.ir.kernel import Dot, Kernel, Load, Scan
+from glagen.ir.tuned import BOTH
+from glagen.schedule.both import has_states_left
+from glagen.schedule.given import has_lefts_in_memory
 from glagen.schedule.turn import single_lines
 
 
@@ -43,3 +46,11 @@ def adds_from_shared(kernel: Kernel) -> bool:
     added = [scan.waits or dot.x.name in loads for scan in kernel.scans for dot in scan.added]
     own = [line for line in single_lines(kernel.lines) if isinstance(line, Dot)]
     return bool(added) and all(added) and all(dot.axes[0] in ("t", "s") for dot in own)
+
+
+def reads_from_shared(kernel: Kernel) -> bool:
+    """Do all products of 64 rows or more have left operands that lie in shared memory, in a kernel that was measured to
+    be faster by wgmma?"""
+    if kernel.name == BOTH:
+        return has_states_left(kernel)
+    return bool(kernel.whole or kernel.given) and has_lefts_in_memory(kernel)

@@ -141,6 +141,7 @@ def test_what_was_measured_is_explained(name: str) -> None:
     longer = joined("64 for compute capability 9, bfloat16, heads of") in joined(text)
     assert longer == (name in DOUBLED) and ("`fused_given`" in text) == (name in (*DOUBLED, "linear_attn"))
     assert ("`fused_gradients` does the whole backward" in text) == (name == "linear_attn")
+    assert ("`gradients` does the work of" in text) == (name == "gla_v")
     assert (joined("and what a chunk adds, until the next") in joined(text)) == (name == "gla_kv")
 
 

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from glagen import schedule
 from glagen.ir.document import Document
-from glagen.ir.tuned import ALONE, GIVEN_KERNELS, SHARED, SHARING
+from glagen.ir.tuned import ALONE, BOTH, GIVEN_KERNELS, SHARED, SHARING
 from glagen.regimes import Case, draw
 from glagen.report import Report
 from glagen.tolerances import PRECISIONS
@@ -38,6 +38,7 @@ from tests.numerics.bf16 import rounding
 from tests.numerics.helpers import (
     CPU,
     all_gradients,
+    both_sides,
     changed_before,
     compiled,
     cut_in_pieces,
@@ -164,6 +165,8 @@ def main(name: str) -> int:
         texts = *strategies.UNGATED, strategies.UNGATED_CONSTANT
         rows = [row for text in texts for row in by_one_walk(text)]
         return told(rows + [row for text in strategies.UNGATED for row in where_one_kernel_makes_all_gradients(text)])
+    if name == "both":
+        return told(where_one_kernel_makes_both_sides(spec_text("gla_v")))
     if name == "mild_runs":
         texts = *strategies.PARAMETER_GATES, strategies.READ_TWICE, strategies.READ_NEGATIVE
         return told([row for text in texts for row in in_mild_runs(text)])
@@ -178,6 +181,7 @@ def main(name: str) -> int:
         test_the_kernels_are_the_recurrence()
         test_chunks_may_have_twice_as_many_steps()
         test_a_backward_may_share_its_operands()
+        test_one_kernel_may_make_gradients_of_both_sides()
         test_runs_for_mild_gates_are_the_recurrence()
         return 0
     module = generated(name)
@@ -559,6 +563,34 @@ def where_one_kernel_makes_all_gradients(text: str) -> list[dict]:
     return rows + beside_walks_that_are_given_scores(text, tuple(given.values()), (K, V))
 
 
+def where_one_kernel_makes_both_sides(text: str) -> list[dict]:
+    """The rows of a spec whose gradients of chunks one kernel makes, as a table says, where gates are mild; then along
+    sequences in pieces. But not if heads share a tensor, nor if not all gradients are asked for."""
+    document, (K, V), launched = document_of(text), (20, 36), []
+    module = compiled(text, tuned=both_sides(document, 0, (K, V)))
+    note_launches(module, launched.append)
+    both = f"{document.name}_{BOTH}_kernel"
+    case = Case(1, 70, 2, K, V)
+    rows = verify(document, module, cases=[case], precisions=["fp32"], regimes=["reset"]).to_dict()["rows"]
+    given = {"cases": [Case(2, 40, 2, K, V)], "precisions": ["fp16"], "invariants": False, "modes": ["saved"]}
+    rows += verify(document, module, regimes=["mild", "strong", "neighbours"], **given).to_dict()["rows"]
+    cut_in_pieces(module)
+    rows += verify(document, module, regimes=["strong"], **given).to_dict()["rows"]
+    assert both in launched
+    problem = draw(document, "mild", case)
+    arguments = {n: x.float() for n, x in problem.arguments.items() if isinstance(x, torch.Tensor)}
+    fewer = {n: x[:, :, :1] for n, x in arguments.items() if n != "q"}
+    found, names = [], [*arguments]
+    for tensors, leaves in ((arguments, names), (arguments, names[:-1]), (arguments | fewer, names)):
+        launched.clear()
+        tensors = {n: x.clone().requires_grad_(n in leaves) for n, x in tensors.items()}
+        o, _ = getattr(module, document.name)(**tensors)
+        found.append(torch.autograd.grad(o, [tensors[n] for n in leaves], torch.ones_like(o)))
+        assert (both in launched) == (len(found) == 1)
+    same = [(x - y).abs().max() <= 1e-5 * y.abs().max() for x, y in zip(found[0], found[1], strict=False)]
+    return [*rows, {"quantity": "gradients both ways", "ok": all(same)}]
+
+
 def by_one_walk(text: str) -> list[dict]:
     """The rows of a spec without gates whose backward is one walk, as a table says; then along two pieces."""
     document, (K, V), launched = document_of(text), (20, 36), set()
@@ -731,6 +763,20 @@ def test_a_backward_may_share_its_operands(text, case, regime, seed):
     document = document_of(text)
     module = compiled(text, tuned=operands_shared(document, 0, (case.K, case.V)))
     if hasattr(module, "_key_operands_triton"):
+        forget_runs(module)
+        if seed % 2 == 1:
+            case = replace(case, T=64)
+            cut_in_pieces(module)
+        is_the_recurrence(document, module, regime, case, seed)
+
+
+@SOME
+@given(strategies.specs(), SHORT, strategies.regimes, strategies.seeds)
+def test_one_kernel_may_make_gradients_of_both_sides(text, case, regime, seed):
+    """Of any spec with gates on values alone; every other time with sequences in pieces."""
+    document = document_of(text)
+    module = compiled(text, tuned=both_sides(document, 0, (case.K, case.V)))
+    if hasattr(module, f"{document.name}_{BOTH}_kernel"):
         forget_runs(module)
         if seed % 2 == 1:
             case = replace(case, T=64)

@@ -38,6 +38,7 @@ from glagen.variants import packed, shared  # noqa: E402
 from glagen.verify import MODES, op_results, wide  # noqa: E402
 from tests.numerics.helpers import (  # noqa: E402
     all_gradients,
+    both_sides,
     compiled,
     cut_in_pieces,
     document_of,
@@ -104,6 +105,7 @@ def all_calls(
             *twice_as_long(document, capability, *heads),
             *walks_given(document, capability, *heads),
             *all_gradients(document, capability, *heads),
+            *both_sides(document, capability, *heads),
         )
         for tuned, arrangements in ((table, (lambda module: None, keep_on_chip)), (walks, (have_many_heads,))):
             module = compiled(spec_text(name), tuned=tuned)

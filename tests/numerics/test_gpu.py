@@ -9,13 +9,14 @@ from glagen import configurations
 from glagen.bench import WORKLOADS
 from glagen.bench.workloads import call
 from glagen.errors import Source
-from glagen.ir.tuned import SHARED, SHARING
+from glagen.ir.tuned import BOTH, SHARED, SHARING
 from glagen.parse import parse
 from glagen.regimes import Case, draw
 from glagen.tolerances import PRECISIONS
 from glagen.verify import CUDA_CASES, verify
 from tests.numerics.helpers import (
     SPECS,
+    both_sides,
     changed_before,
     compiled,
     cut_in_pieces,
@@ -382,6 +383,17 @@ def test_operands_that_a_backward_shares():
     report = verify(document, module, "cuda", cases=[Case(2, 333, 3, *columns)], **given)
     assert not [f"{row}" for row in report.failures]
     assert {f"gla_kv_{kernel}_kernel" for kernel in (*SHARED, *SHARING)} <= launched
+
+
+def test_gradients_of_both_sides_by_one_kernel():
+    """Of all types, where a table says so, with extents that no tile divides."""
+    document, columns, launched = document_of(spec_text("gla_v")), (40, 56), set()
+    module = compiled(spec_text("gla_v"), tuned=both_sides(document, torch.cuda.get_device_capability()[0], columns))
+    note_launches(module, launched.add)
+    given = {"regimes": ["mild", "strong", "extreme", "neighbours"], "modes": ["saved"]}
+    report = verify(document, module, "cuda", cases=[Case(2, 333, 3, *columns)], **given)
+    assert not [f"{row}" for row in report.failures]
+    assert f"gla_v_{BOTH}_kernel" in launched
 
 
 @pytest.mark.parametrize("in_memory", [False, True], ids=["on chip", "in memory"])

@@ -127,6 +127,11 @@ def test_operands_that_a_backward_shares():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_gradients_of_both_sides_by_one_kernel():
+    result = _worker("both")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_all_gradients_by_one_kernel():
     result = _worker("alone")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]

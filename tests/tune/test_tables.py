@@ -13,7 +13,7 @@ from glagen.cli import main
 from glagen.errors import Source
 from glagen.ir.kernel import Blocks
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import CROWDED, STRONG, Tuned, merged, read_table, write_table
+from glagen.ir.tuned import CROWDED, GIVEN, STRONG, Tuned, merged, read_table, write_table
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
@@ -23,7 +23,7 @@ from tests.mutation.judge import plan_of
 from tests.numerics.helpers import ROOT, spec_text
 
 ONE = Tuned(9, "K", 32, "outputs", "bfloat16", 128, 128, 64, 128, 8, 2, 1, 0.85, 0.7, "B1", "a GPU, torch 2, Triton 3")
-FEWER = replace(ONE, kernel=CROWDED, block_K=128, warps=4, stages=3)
+FEWER = replace(ONE, kernel=f"fused{CROWDED}", block_K=128, warps=4, stages=3)
 
 
 def test_a_table_comes_back(tmp_path):
@@ -43,11 +43,11 @@ def test_the_shipped_table_is_in_order():
 
 def test_a_crowd_has_tiles_like_those_it_is_in_the_place_of():
     """By which its programs were counted: it is not taken beside others."""
-    crowded = [x for x in shipped() if x.kernel == CROWDED]
-    assert {x.gates for x in crowded} == {"K"}
+    crowded = [x for x in shipped() if x.kernel.endswith(CROWDED)]
+    assert {(x.gates, x.kernel.removesuffix(CROWDED)) for x in crowded} == {("K", "fused"), ("", GIVEN)}
     rule = fused_tiles(plan_of("gla", "").program).bfloat16
     for x in crowded:
-        like = [y for y in shipped() if y.key == replace(x, kernel="fused").key]
+        like = [y for y in shipped() if y.key == replace(x, kernel=x.kernel.removesuffix(CROWDED)).key]
         assert (x.block_K, x.block_V) == ((like[0].block_K, like[0].block_V) if like else rule)
 
 
@@ -73,13 +73,13 @@ def test_half_as_many_threads_take_what_leaves_them_room(old, new, fits, monkeyp
         monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
         monkeypatch.setattr(module, "_capability", lambda: 9)
         config = module._config("fused", 128, 128, torch.bfloat16)
-        found = {n: module._crowded(config, n, 128, 128, torch.bfloat16) for n in (1, 132, 133, 1000)}
+        found = {n: module._crowded("fused", config, n, 128, 128, torch.bfloat16) for n in (1, 132, 133, 1000)}
         assert [x["num_warps"] for x in found.values()] == [8, 8, 4, 4] and found[1] is config
         assert {**found[133], "num_warps": 8} == config  # tiles alike, and all else
         narrow = {**config, "BLOCK_V": 64}  # its programs were counted by other tiles
-        assert module._crowded(narrow, 1000, 128, 128, torch.bfloat16) is narrow
-        assert module._crowded(config, 1000, 64, 128, torch.bfloat16) is config
-        assert module._crowded(config, 1000, 128, 128, torch.float16) is config
+        assert module._crowded("fused", narrow, 1000, 128, 128, torch.bfloat16) is narrow
+        assert module._crowded("fused", config, 1000, 64, 128, torch.bfloat16) is config
+        assert module._crowded("fused", config, 1000, 128, 128, torch.float16) is config
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from glagen.bench import Workload
 from glagen.cli import main
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import CROWDED, GIVEN_KERNELS, SHARED, SHARING, STRONG, read_table
+from glagen.ir.tuned import ALONE, BOTH, CROWDED, GIVEN_KERNELS, SHARED, SHARING, STRONG, read_table
 from glagen.jobs import answers
 from glagen.loader import import_text
 from glagen.parse import parse
@@ -169,17 +169,19 @@ def test_kernels_are_tuned_where_they_run(tmp_path):
 def test_a_crowd_has_the_tile_of_what_it_is_in_the_place_of(gains, tile, warps, monkeypatch):
     pytest.importorskip("triton")
 
+    crowded = f"fused{CROWDED}"
+
     def time(source, kernel, table, given):
         """Few warps are faster for a crowd, and tiles that gain for all else."""
         last = next((x for x in table if x.kernel == kernel), None)
-        return 1.0 if last is None else last.warps / 100 if kernel == CROWDED else gains.get(last.block_V, 2.0)
+        return 1.0 if last is None else last.warps / 100 if kernel == crowded else gains.get(last.block_V, 2.0)
 
     monkeypatch.setattr(tuning, "kernel_time", time)
     workload = Workload("wide", 4, 4096, 64, 128, 128)
     oracle = work.Oracle(SOURCE, workload, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
     found = {x.kernel: x for x in tuning._measured(oracle, None, yes, print, ())}
     assert ("fused" in found) == bool(gains)
-    assert (found[CROWDED].block_K, found[CROWDED].block_V, found[CROWDED].warps) == (128, tile, warps)
+    assert (found[crowded].block_K, found[crowded].block_V, found[crowded].warps) == (128, tile, warps)
 
 
 def test_other_turns_of_the_best_are_tried(monkeypatch):
@@ -341,13 +343,14 @@ def test_walks_without_gates_are_given_scores_if_all_of_the_op_gains(chunk, K, g
     assert sorted(x.kernel for x in found) == (given if kept else [])
 
 
-@pytest.mark.parametrize(("gain", "kept"), [(0.9, ["fused_gradients"]), (0.99, [])], ids=["faster", "no faster"])
-def test_one_kernel_makes_all_gradients_if_all_of_the_op_gains(gain, kept, monkeypatch):
+@pytest.mark.parametrize(("gain", "is_kept"), [(0.9, True), (0.99, False)], ids=["faster", "no faster"])
+@pytest.mark.parametrize(("name", "kernel"), [("linear_attn", ALONE), ("gla_v", BOTH)])
+def test_one_kernel_makes_all_gradients_if_all_of_the_op_gains(name, kernel, gain, is_kept, monkeypatch):
     pytest.importorskip("triton")
-    source = Source("linear_attn.yaml", spec_text("linear_attn"))
+    source = Source(f"{name}.yaml", spec_text(name))
 
     def whole(source, table, call):
-        return gain if {"fused_gradients"} == {x.kernel for x in table} else 1.0
+        return gain if {kernel} == {x.kernel for x in table} else 1.0
 
     monkeypatch.setattr(
         tuning, "_measured", lambda oracle, call, jobs, say, base: (replace(ONE, kernel=x.kernel) for x in base)
@@ -356,7 +359,7 @@ def test_one_kernel_makes_all_gradients_if_all_of_the_op_gains(gain, kept, monke
     monkeypatch.setattr(tuning, "timed_on", lambda *_: None)
     monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
     monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
-    assert [x.kernel for x in tuning.tune(source, CPU, [TINY], 1)] == kept
+    assert [x.kernel for x in tuning.tune(source, CPU, [TINY], 1)] == [kernel] * is_kept
 
 
 @pytest.mark.parametrize(("name", "gain", "kept"), [("gla_kv", 0.9, True), ("gla_kv", 0.99, False), ("gla", 0.9, None)])
