@@ -104,8 +104,9 @@ def errors(x: Tensor, expected: Tensor, layout: str) -> tuple[float, float]:
 
     The channels of BTHD are those of each head, (h, d); of BTH the heads; of a state, BHKV or with S, its rows and its
     columns, for a gate closes either; of a parameter, HD or H, its numbers. A channel that gates have closed is small
-    and counts by its own size, so that it cannot hide behind an open one, down to CHANNEL_FLOOR and ZERO, so that
-    rounding noise around zero is no error. NaN if x has the wrong shape or holds a NaN; infinite or NaN if infinity.
+    and counts by its own size, so that it cannot hide behind an open one, down to CHANNEL_FLOOR and ZERO (which each
+    counts as if all is to be zero), so that rounding noise around zero is no error. NaN if x has the wrong shape or
+    holds a NaN; infinite or NaN if infinity.
     """
     if x.shape != expected.shape:
         return math.nan, math.nan
@@ -117,7 +118,7 @@ def errors(x: Tensor, expected: Tensor, layout: str) -> tuple[float, float]:
     for kept in [f"H{axis}" for axis in layout if axis in "KSV"] or ["HD"]:
         along = [n for n, axis in enumerate(layout) if axis not in kept]
         columns = [n for n, axis in enumerate(layout) if axis in kept[1:]]
-        floor = (1 / _count(squares, columns, along)).clamp(min=CHANNEL_FLOOR)
+        floor = (1 / _count(squares, columns, along)).clamp(min=CHANNEL_FLOOR if expected.any() else 1)
         own = squares.mean(along).sqrt() if along else squares.sqrt()
         off = difference.mean(along).sqrt() if along else difference.sqrt()
         worst.append((off / torch.maximum(own, floor * scale)).max())

@@ -48,6 +48,20 @@ equations:
   - PP[t,j] = sum(i, tanh(KK[t,i]) * ST[t-1,i,j])
 chunk: 16
 """
+PLAINLY = """
+name: OP
+inputs:
+  QQ: [t, i]
+  KK: [t, i]
+  VV: [t, j]
+  {gate}
+  SC: {{kind: scalar, default: K**-0.5}}
+state: ST[i, j]
+equations:
+  - ST[t,i,j] = {factor} + KK[t,i] * VV[t,j]
+  - OO[t,j] = sum(i, SC * QQ[t,i] * ST[t,i,j])
+chunk: {chunk}
+"""
 FORMS = {
     "key": DECLARED.format(gate='GG: {axes: [t, i], domain: "[-inf, 0]"}', exponent="GG[t,i]"),
     "value": DECLARED.format(gate='GG: {axes: [t, j], domain: "[-5, 0]"}', exponent="GG[t,j]"),
@@ -70,6 +84,10 @@ equations:
   - OO[t,j] = UU[j] * tanh(sum(i, QQ[t,i] * KK[t,i])) * silu(GG[t,j]) + sum(i, QQ[t,i] * ST[t-1,i,j])
 chunk: 16
 """,
+    "plain": PLAINLY.format(gate="", factor="ST[t-1,i,j]", chunk=64),  # of which one walk makes all gradients
+    "value alone": PLAINLY.format(
+        gate='GG: {axes: [t, j], domain: "[-inf, 0]"}', factor="exp(GG[t,j]) * ST[t-1,i,j]", chunk=32
+    ),
     "values": """
 name: OP
 inputs:
@@ -219,11 +237,18 @@ def test_a_maximum_is_called_what_it_may_be():
 
 @pytest.mark.parametrize(
     ("form", "role", "name"),
-    [("values", "OP", "wrapper"), ("states", "QQ", "dread_3_combine"), ("values", "VV", "dweights")],
+    [
+        ("values", "OP", "wrapper"),
+        ("states", "QQ", "dread_3_combine"),
+        ("values", "VV", "dweights"),
+        ("plain", "VV", "alone"),
+        ("value alone", "KK", "both"),
+    ],
     ids=lambda x: x,
 )
 def test_names_that_once_met_others_stay_apart(form, role, name):
-    """A function's own function, like the op; a gradient within a backward, or that of a softmax, like an input."""
+    """A function's own function, like the op; a gradient within a backward, or that of a softmax, like an input; which
+    kernels a backward has, like an input."""
     assert not merged(form, {role: name})
 
 

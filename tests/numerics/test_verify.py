@@ -238,6 +238,10 @@ def test_zero_is_met_and_missed():
     zero = torch.zeros(1, 3, 1, 2)
     assert errors(zero, zero, "BTHD") == (0.0, 0.0)
     assert errors(zero + 1e-3, zero, "BTHD")[0] > 1
+    assert errors(zero + 1e-9, zero, "BTHD") == pytest.approx((1e-5, 1e-5))  # the noise of float32, of whatever rows
+    small = zero.clone()
+    small[..., 0] = 1e-2  # then the other channel is held to less
+    assert errors(small + torch.tensor([0, 1e-7]), small, "BTHD")[1] > 2e-5
     assert math.isnan(errors(zero * math.nan, zero, "BTHD")[0])
     assert math.isnan(errors(zero[:, :2], zero, "BTHD")[0])
 
