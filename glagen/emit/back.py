@@ -92,7 +92,7 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         started = scores_made(program, kernels) if text["kernel"].ready else []
         started = ["if not both:", *indented(started)] if both and started else started
         done = "both" if both else "on_chip" if on_chip and twice else ""
-        started += launch(program, text, renamed, unless=done, run="RUN" if both else "")
+        started += launch(program, text, renamed, unless=done, in_turn=bool(both))
         if f"{role}_given" in kernels:
             notes = {"walks": "None", "strong": shared_notes(role)}
             one = launch(program, kernels[f"{role}_given"], renamed | notes)

@@ -20,11 +20,11 @@ def launch(
     renamed: dict[str, str] | None = None,
     read: str = "H",
     unless: str = "",
-    run: str = "",
+    in_turn: bool = False,
 ) -> list[str]:
     """Configure and start one kernel; its outputs are local variables (`renamed`, where not of the same name).
-    `unless`: where the first of its two runs has been made by others; `run`: by those of so many chunks in turn."""
-    renamed, configured = renamed or {}, configure(program, text, run=f"{run} if {unless} else " if run else "")
+    `unless`: where the first of its two runs has been made by others; `in_turn`: and took as many chunks in turn."""
+    renamed, configured = renamed or {}, configure(program, text, known=unless if in_turn else "")
     if not text["strong_tiles"]:
         return [*configured, *start(program, text, renamed, read, f"[1 if {unless} else 0 :]" if unless else "")]
     first = start(program, text, renamed, read, "[:1]")
@@ -46,11 +46,11 @@ def sums_made(program: ChunkProgram, kernels: dict[str, KernelText], prefix: str
 
 
 def configure(
-    program: ChunkProgram, text: KernelText, within: str = "", strong: bool = False, run: str = ""
+    program: ChunkProgram, text: KernelText, within: str = "", strong: bool = False, known: str = ""
 ) -> list[str]:
     """What a kernel's launches take beside the op's arguments and results. `within`: so many chunks are of one walk,
-    and no program is to take those of two in turn; `strong`: there is no run but for strong gates; `run`: how many it
-    takes in turn, and when, if not what is best."""
+    and no program is to take those of two in turn; `strong`: there is no run but for strong gates; `known`: when it
+    takes as many in turn as the kernel before."""
     kernel: Kernel = text["kernel"]
     heads, grid = _heads(kernel), _grid(kernel)
     walks = f", N * {heads}" if kernel.scans else ""
@@ -60,7 +60,8 @@ def configure(
         lines.append(f"GROUP = {_common_group(program, kernel)}")
     if text["runs"]:
         best = f"_in_turn(config, {' * '.join([*grid, 'slots', _own(kernel)])})"
-        lines.append(f"RUN = {run}{f'math.gcd({best}, {within})' if within else best}")
+        best = f"math.gcd({best}, {within})" if within else best
+        lines.append(f"RUN = RUN if {known} else {best}" if known else f"RUN = {best}")
     if kernel.runs_twice:
         lines.append(f"programs = {programs(text)}")
     if kernel.runs_twice and kernel.scans:

@@ -13,7 +13,7 @@ import re
 
 WORD = 2**32 - 1
 MOVES = ("MOV", "IMAD.MOV.U32", "IMAD.U32", "R2UR")
-Sum = tuple[str, int]  # a register of PTX, "" for none, and what is added to it
+Sum = tuple[str, int]  # a register of PTX, and what is added to it
 
 
 def faults(ptx: str, sass: str) -> list[str]:
@@ -36,8 +36,10 @@ def _asked(ptx: str) -> list[tuple[Sum, Sum]]:
     sums: dict[str, Sum] = {}
 
     def resolved(name: str) -> Sum:
-        base, more = sums.get(name, ("", 0))
-        return (name, 0) if name not in sums else (base, more) if base not in sums else _plus(resolved(base), more)
+        if name not in sums:
+            return name, 0
+        base, more = resolved(sums[name][0])
+        return base, more + sums[name][1]
 
     asked = []
     for line in map(str.strip, ptx.splitlines()):
@@ -46,10 +48,6 @@ def _asked(ptx: str) -> list[tuple[Sum, Sum]]:
         elif product := re.match(r"wgmma\.mma_async\S*\s+\{[^}]*\}, (%rd\d+), (%rd\d+),", line):
             asked.append((resolved(product[1]), resolved(product[2])))
     return asked
-
-
-def _plus(x: Sum, more: int) -> Sum:
-    return x[0], x[1] + more
 
 
 def _found(sass: str) -> list[tuple[int, int]]:
