@@ -210,11 +210,11 @@ def _walk_back_on_chip(
 
 def _twice(program: ChunkProgram, text: KernelText, renamed: dict[str, str]) -> list[str]:
     """The walk back where gates may be strong: of what is mild all, of all else the gradients of states alone."""
-    initial = f"{program.states[0].adjoint}_initial"
-    nothing = dict.fromkeys(renamed, "None")
+    (state,) = program.states
+    initial, nothing = f"{state.adjoint}_initial", dict.fromkeys(renamed, "None")
     return [
         *configure(program, text),
-        *looked(program, text, nothing, "M"),
+        *looked(program, text, nothing | {state.adjoint_end: "None"}, "M"),
         *start(program, text, renamed, passes="[1:3]"),
         *start(program, text, nothing | {initial: renamed[initial]}, passes="[3:]", by_threads=True),
         "strong = again.view(N, M, -1)",

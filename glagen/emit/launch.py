@@ -25,7 +25,7 @@ def launch(
     """Configure and start one kernel; its outputs are local variables (`renamed`, where not of the same name).
     `unless`: where the first of its two runs has been made by others; `in_turn`: and took as many chunks in turn."""
     renamed, configured = renamed or {}, configure(program, text, known=unless if in_turn else "")
-    if not text["strong_tiles"]:
+    if not reconfigure(text):
         return [*configured, *start(program, text, renamed, read, f"[1 if {unless} else 0 :]" if unless else "")]
     first = start(program, text, renamed, read, "[:1]")
     first = [f"if not {unless}:", *indented(first)] if unless else first
@@ -72,8 +72,12 @@ def configure(
 
 
 def reconfigure(text: KernelText) -> list[str]:
-    """The same for the run for strong gates, if that has tiles of its own: of as many chunks in turn as the other."""
-    return [f"config = {_strong(text, 'config')}", f"programs = {programs(text)}"] if text["strong_tiles"] else []
+    """The same for the run for strong gates, if that has tiles of its own, or may take more chunks in turn."""
+    lines = [f"config = {_strong(text, 'config')}"] * text["strong_tiles"]
+    if text["longer"]:
+        each = " * ".join([*_grid(text["kernel"]), "slots", _own(text["kernel"])])
+        lines.append(f"RUN = _in_longer_turn(config, RUN, {each})")
+    return [*lines, f"programs = {programs(text)}"] if lines else []
 
 
 def _strong(text: KernelText, config: str) -> str:
@@ -103,7 +107,7 @@ def start(
     strong = renamed.get("strong", "strong")
     values += [strong for _ in noted(text)]
     if kernel.runs_twice:
-        values += [renamed.get("walks", f"{strong}.shape[0] // B") if text["notes"] else "again", "programs"]
+        values += ["again"] if kernel.scans else [renamed.get("walks", f"{strong}.shape[0] // B"), "programs"]
     values += [*text["scalars"], "T", heads]
     constants = [*(_group(program, name, heads, read) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     constants += ["FEW=T <= CHUNK"] * ("FEW" in text["uses"])
@@ -117,14 +121,14 @@ def start(
         f"    {text['function']}, {'programs' if kernel.runs_twice else programs(text)}, device,",
         f"    {', '.join(values)},",
         f"    {', '.join(constants)},",
-        f"    {f'passes={_passes(kernel)}(programs){passes}, ' * kernel.runs_twice}config={config},",
+        f"    {f'passes={_passes(kernel)}{passes}, ' * kernel.runs_twice}config={config},",
         ")",
     ]
 
 
 def _passes(kernel: Kernel) -> str:
-    """The function that gives the passes of a kernel that runs twice."""
-    return "_walked" if kernel.scans else "_guarded"
+    """Those of a kernel that runs twice."""
+    return "_WALKED" if kernel.scans else "_guarded(programs)"
 
 
 def _heads(kernel: Kernel) -> str:

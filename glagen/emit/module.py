@@ -161,6 +161,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "by_tma": schedule.stored_by_tma,
         "asks_measured": wide or any(name in WALKS for name in schedule.stored_by_tma),
         "in_turn": in_turn,
+        "longer": any(k["longer"] for k in kernels),
     }
     return context | twin | interface(program, kept) | step(rec)
 
@@ -207,6 +208,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "scans": kernel.scans,
         "reduces_heads": kernel.reduces_heads,
         "runs": runs,
+        "longer": runs and kernel.runs_twice and kernel.name in ("key_gradients", "value_gradients"),
         "strong_tiles": any(x.kernel == names[1] for x in schedule.tuned),
         "crowds": any(x.kernel == f"{kernel.name}{CROWDED}" for x in schedule.tuned),
         "runs_twice": kernel.runs_twice,
