@@ -131,7 +131,7 @@ def _alone(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[st
 
 def _both(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[str, int]) -> list[str]:
     """One kernel that makes all gradients of chunks, if all are asked for and no heads share any tensor. Those of
-    strong gates it leaves to others, of as many chunks in turn."""
+    strong gates it leaves to others, of as many chunks in turn, or a multiple."""
     if BOTH not in kernels:
         return []
     text = kernels[BOTH]

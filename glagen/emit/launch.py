@@ -50,7 +50,7 @@ def configure(
 ) -> list[str]:
     """What a kernel's launches take beside the op's arguments and results. `within`: so many chunks are of one walk,
     and no program is to take those of two in turn; `strong`: there is no run but for strong gates; `known`: when it
-    takes as many in turn as the kernel before."""
+    takes as many in turn as the kernel before, whose first run was this one's too."""
     kernel: Kernel = text["kernel"]
     heads, grid = _heads(kernel), _grid(kernel)
     walks = f", N * {heads}" if kernel.scans else ""
@@ -72,7 +72,8 @@ def configure(
 
 
 def reconfigure(text: KernelText) -> list[str]:
-    """The same for the run for strong gates, if that has tiles of its own, or may take more chunks in turn."""
+    """The same for the run for strong gates, if that has tiles of its own, or may take more chunks in turn: a multiple,
+    so that all are made again of what the first run left out."""
     lines = [f"config = {_strong(text, 'config')}"] * text["strong_tiles"]
     if text["longer"]:
         each = " * ".join([*_grid(text["kernel"]), "slots", _own(text["kernel"])])

@@ -108,10 +108,12 @@ text = compile_spec(source, Options(tuned=table))
 assert text.count("\\n    RUN: tl.constexpr,\\n") == len(chunks)
 cases, regimes = [Case(1, 10 * planned.chunk - 7, 2, 32, 32)], ["mild", *["reset"] * bool(again)]
 module = import_text(text)
-if hasattr(module, "_in_longer_turn"):
-    module._in_longer_turn = lambda config, run, programs: 2 * run
+taken = []
+assert hasattr(module, "_in_longer_turn") == bool(again)
+module._in_longer_turn = lambda config, run, programs: taken.append(run) or 2 * run
 found = verify(parse(source), module, cases=cases, precisions=["fp32"], regimes=regimes, modes=["saved"])
 assert found.ok and found.rows, found.failures
+assert {*taken} == ({8, 16} if "gradients" in tiles else {8}) if again else not taken, taken
 print(len(found.rows))
 """
 
