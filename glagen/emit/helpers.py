@@ -184,14 +184,16 @@ def _grow(x):
 def _raised(x, SHIFTED: tl.constexpr):
     """e to the x; SHIFTED, 2**92 times that, which has the same digits as long as e to the x is a number itself."""
     y = x * 1.4426950408889634
-    return tl.where(y > -100.0, tl.exp2(y) * 2.0**92, tl.exp2(y + 92.0)) if SHIFTED else _exp(x)
+    near = y > -100.0
+    return tl.exp2(tl.where(near, y, y + 92.0)) * tl.where(near, 2.0**92, 1.0) if SHIFTED else _exp(x)
 ''',
     "_lowered": '''
 @_jit
 def _lowered(x, SHIFTED: tl.constexpr):
     """The reciprocal of `_raised(x, SHIFTED)`."""
     y = x * 1.4426950408889634
-    return tl.where(y > -100.0, tl.exp2(-y) * 2.0**-92, tl.exp2(-y - 92.0)) if SHIFTED else _grow(x)
+    near = y > -100.0
+    return tl.exp2(tl.where(near, -y, -y - 92.0)) * tl.where(near, 2.0**-92, 1.0) if SHIFTED else _grow(x)
 ''',
     "_shrink": '''
 @_jit

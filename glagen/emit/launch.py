@@ -108,7 +108,8 @@ def start(
     strong = renamed.get("strong", "strong")
     values += [strong for _ in noted(text)]
     if kernel.runs_twice:
-        values += ["again"] if kernel.scans else [renamed.get("walks", f"{strong}.shape[0] // B"), "programs"]
+        walked = renamed.get("walks", f"{strong}.shape[0] // B"), *[f"{strong}.numel()"] * text["asks_first"]
+        values += ["again"] if kernel.scans else [*walked, "programs"]
     values += [*text["scalars"], "T", heads]
     constants = [*(_group(program, name, heads, read) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     constants += ["FEW=T <= CHUNK"] * ("FEW" in text["uses"])

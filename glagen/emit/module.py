@@ -162,6 +162,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "asks_measured": wide or any(name in WALKS for name in schedule.stored_by_tma),
         "in_turn": in_turn,
         "longer": any(k["longer"] for k in kernels),
+        "asks_first": any(k["asks_first"] for k in kernels),
     }
     return context | twin | interface(program, kept) | step(rec)
 
@@ -185,6 +186,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     printer = KernelPrinter(kernel, program, schedule.chunk, kernel.name in schedule.stored_by_tma)
     body = printer.print()
     own_notes = notes_by_chunk(kernel)
+    of_chunks = kernel.runs_twice and kernel.name in ("key_gradients", "value_gradients")
     notes = own_notes or kernel.runs_twice != bool(kernel.judges)  # a walk that has to judge by itself reads none
     beyond = what_is_beyond(kernel)
     words = set(re.findall(r"\w+", "\n".join([*body, beyond])))
@@ -208,7 +210,8 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "scans": kernel.scans,
         "reduces_heads": kernel.reduces_heads,
         "runs": runs,
-        "longer": runs and kernel.runs_twice and kernel.name in ("key_gradients", "value_gradients"),
+        "longer": runs and of_chunks,
+        "asks_first": of_chunks,  # others would spill registers for it: see README.md
         "strong_tiles": any(x.kernel == names[1] for x in schedule.tuned),
         "crowds": any(x.kernel == f"{kernel.name}{CROWDED}" for x in schedule.tuned),
         "runs_twice": kernel.runs_twice,

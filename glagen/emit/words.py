@@ -20,7 +20,7 @@ WORDS = frozenset(
     float int max min sum abs len tuple list zip map print pieces wanted LONG PIECE REAL
     RUN runs narrow number programs turn SHARE PEEK FROM_SHARED TUNED WIDEST MILD NOTES on_chip again each none fits
     reached later begun backward FEW past past_T own own_T decayed decayed_T
-    contextvars TMA BY_TMA FAR SHIFTED UNIT LIMIT MOST LEVELS DOUBLED note judged
+    contextvars TMA BY_TMA FAR SHIFTED UNIT LIMIT MOST LEVELS DOUBLED note notes judged
     operands saved alone both strong_keys strong_values
     num_warps num_stages num_ctas maxnreg debug arch enable_fp_fusion instrumentation_mode launch_pdl COMPILED
     """.split()  # noqa: SIM905 (a list of words reads better than a hundred strings)

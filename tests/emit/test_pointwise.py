@@ -1,4 +1,4 @@
-"""Helpers of the Triton dialect that are polynomials in float32: their values in Triton's interpreter."""
+"""Helpers of the Triton dialect, some polynomials in float32: their values in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -24,10 +24,17 @@ def softplus(x):
     return x.clamp(min=0) + (-x.abs()).exp().log1p()
 
 
+def shifted(x):
+    """e to the x times 2**92, as growths and decays are."""
+    return x.exp() * 2.0**92
+
+
 # By helper: the range of its arguments, what it is in float64, and its values at what follows from no formula.
 HELPERS = {
     "_expm1": ((-90.0, 20.0), torch.expm1, {0.0: 0.0, -INF: -1.0, INF: INF, NAN: NAN}),
     "_log1p": ((0.0, 1.0), torch.log1p, {0.0: 0.0, NAN: NAN}),
+    "_raised": ((-126.0, 0.0), shifted, {-INF: 0.0, NAN: NAN}),
+    "_lowered": ((-126.0, 0.0), lambda x: 1 / shifted(x), {-INF: INF, NAN: NAN}),
     "softplus": ((-100.0, 100.0), softplus, {-INF: 0.0, INF: INF, NAN: NAN}),
     "logsigmoid": ((-100.0, 100.0), lambda x: -softplus(-x), {-INF: -INF, INF: 0.0, NAN: NAN}),
 }
@@ -38,6 +45,17 @@ FITS = {
     "_log1p": (lambda x: mpmath.log1p(x) / x if x else mpmath.mpf(1), [0, 1], 10),
     "_expm1": (lambda x: (mpmath.expm1(x) - x) / x**2 if x else mpmath.mpf(1) / 2, [-0.5, 0.5], 6),
 }
+
+# Notes of gates, how many of them count, and whether none says that they were too strong in any run.
+NOTES = [
+    ([0], 1, True),
+    ([1], 1, False),
+    ([2, 0, 2, 1], 3, True),  # 2: too strong in runs that reach less far
+    ([2, 0, 3], 3, False),
+    ([0] * 1024, 1024, True),
+    ([0] * 1023 + [1], 1024, False),
+    ([0] * 1025, 1025, False),  # as one load takes no more, this is not known
+]
 
 
 def arguments(name: str, dtype: torch.dtype) -> torch.Tensor:
@@ -52,11 +70,13 @@ def arguments(name: str, dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def values(tmp_path_factory):
-    """By helper and type, of its `arguments`."""
+    """By helper and type, of its `arguments`; what is said of notes."""
     folder = tmp_path_factory.mktemp("pointwise")
     paths = {(name, dtype): folder / f"{name}_{str(dtype)[6:]}.pt" for name in HELPERS for dtype in ERRORS}
     for (name, dtype), path in paths.items():
         torch.save(arguments(name, dtype), path)
+    paths["notes"] = folder / "notes.pt"
+    torch.save([(torch.tensor(strong, dtype=torch.int8), count) for strong, count, _ in NOTES], paths["notes"])
     command = [sys.executable, "-m", "tests.emit.pointwise_worker", str(folder)]
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
@@ -74,6 +94,8 @@ def test_values(values, name, dtype):
     allowed = error * expected.abs()
     if name == "_expm1":
         allowed += torch.where(x.abs() < 0.5, 0.0, of_exp * x.abs() * x.exp())
+    elif name in ("_raised", "_lowered"):
+        allowed += 2 * of_exp * x.abs() * expected
     elif name != "_log1p":
         allowed += of_exp * x.abs() * (-x.abs()).exp() + 2**-126  # what is smaller is 0 or has fewer digits
     worst = ((actual - expected).abs() - allowed).argmax()
@@ -85,6 +107,10 @@ def test_values(values, name, dtype):
 def test_special_values(values, name, dtype):
     special = HELPERS[name][2]
     assert values[name, dtype][-len(special) :].tolist() == pytest.approx(list(special.values()), nan_ok=True)
+
+
+def test_what_notes_say_of_all_walks(values):
+    assert values["notes"] == [none for _, _, none in NOTES]
 
 
 @pytest.mark.parametrize("name", FITS)
