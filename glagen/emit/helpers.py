@@ -185,7 +185,8 @@ def _raised(x, SHIFTED: tl.constexpr):
     """e to the x; SHIFTED, 2**92 times that, which has the same digits as long as e to the x is a number itself."""
     y = x * 1.4426950408889634
     near = y > -100.0
-    return tl.exp2(tl.where(near, y, y + 92.0)) * tl.where(near, 2.0**92, 1.0) if SHIFTED else _exp(x)
+    z = y + tl.where(near, 0.0, 92.0)
+    return tl.exp2(z) * tl.where(near, 2.0**92, 1.0) if SHIFTED else _exp(x)
 ''',
     "_lowered": '''
 @_jit
@@ -193,7 +194,8 @@ def _lowered(x, SHIFTED: tl.constexpr):
     """The reciprocal of `_raised(x, SHIFTED)`."""
     y = x * 1.4426950408889634
     near = y > -100.0
-    return tl.exp2(tl.where(near, -y, -y - 92.0)) * tl.where(near, 2.0**-92, 1.0) if SHIFTED else _grow(x)
+    z = y + tl.where(near, 0.0, 92.0)
+    return tl.exp2(-z) * tl.where(near, 2.0**-92, 1.0) if SHIFTED else _grow(x)
 ''',
     "_shrink": '''
 @_jit
