@@ -3,8 +3,8 @@
 For every regime of gates, every case of extents and every precision: outputs, final state and all gradients (of random
 cotangents, the final state's included), with chunk states saved and recomputed. Then, of the same op: a sequence in two
 parts with the state carried over, decoding step by step, whether later inputs can change earlier outputs; and, of the
-first case (kernels of their own, which take longer to build than to run), sequences packed into one, and heads that
-share tensors.
+first case (kernels of their own, which take longer to build than to run), sequences packed into one, each of these in
+segments, and heads that share tensors.
 
 With 16-bit inputs it is as in mixed-precision training: parameters and states are float32, and cotangents are scaled
 until all gradients are well within float16's range.
@@ -29,6 +29,7 @@ from glagen.tolerances import PRECISIONS, Precision, budgets, errors
 from glagen.variants import final_names, initial_gradients, packed, shared
 
 MODES = ("saved", "recomputed")
+SEGMENTS = 3  # of a call that is made in segments
 CPU_CASES = (Case(2, 70, 2, 20, 12), Case(1, 1, 2, 16, 16), Case(1, 133, 3, 17, 33, state=False))
 CUDA_CASES = (Case(2, 500, 4, 128, 128), Case(2, 500, 4, 96, 160), Case(1, 1, 2, 64, 64), Case(1, 77, 3, 20, 40, False))
 CPU_PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
@@ -93,7 +94,12 @@ def verify(
                     other = draw(document, "extreme", case, seed + 1)
                     rows += _invariants(document, module, problem, other, wanted, precision, device, labels, found)
                     if otherwise:
-                        rows += _packed(document, module, problem, wanted, precision, device, labels, modes)
+                        ways = [(mode, 1) for mode in modes]
+                        if regime == "reset":
+                            ways.append(("in segments", SEGMENTS))
+                            actual = op_results(document, module, problem, precision, device, segments=SEGMENTS)
+                            rows += compare(document, actual, wanted, precision, (*labels, "in segments"))
+                        rows += _packed(document, module, problem, wanted, precision, device, labels, ways)
                     if few and of_few:
                         for mode in modes:
                             actual = op_results(document, module, few.call, precision, device, mode)
@@ -120,9 +126,11 @@ def op_results(
     device: torch.device,
     mode: str = "auto",
     parts: int = 1,
+    segments: int = 1,
     cu_seqlens: Tensor | None = None,
 ) -> Results:
-    """What the op gives, and its gradients, for the problem cast to a precision; in `parts` calls one after another."""
+    """What the op gives, and its gradients, for the problem cast to a precision; in `parts` calls one after another, or
+    in one that is made in `segments`, if sequences have chunks enough."""
     function = getattr(module, document.name)
     timed = {d.name for d in document.declarations if "t" in d.axes}
 
@@ -130,7 +138,8 @@ def op_results(
         length = next(x.shape[1] for n, x in arguments.items() if n in timed and isinstance(x, Tensor))
         bounds = [length * n // parts for n in range(parts + 1)]
         outputs = []
-        options = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens.to(device)}
+        options: dict[str, Tensor | int] = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens.to(device)}
+        options |= {"segment": -(-length // segments)} if segments > 1 else {}
         state = _argument(states)
         for first, last in itertools.pairwise(bounds):
             part = {n: x[:, first:last] if n in timed and isinstance(x, Tensor) else x for n, x in arguments.items()}
@@ -277,15 +286,17 @@ def _packed(
     precision: Precision,
     device: torch.device,
     labels: tuple[str, str, str],
-    modes: Sequence[str],
+    ways: Sequence[tuple[str, int]],
 ) -> list[Row]:
-    """The batch packed into one row, with an empty sequence; past the last one everything is zero."""
+    """The batch packed into one row, with an empty sequence; past the last one everything is zero. In several `ways`:
+    what to call them, a mode if a call is not made in segments, and in how many it is."""
     put, results, ends = packed(document, problem, expected)
     end = int(ends[-1])
     timed = [*output_names(document), *(f"d {d.name}" for d in document.declarations if "t" in d.axes)]
     rows: list[Row] = []
-    for mode in modes:
-        actual = op_results(document, module, put, precision, device, mode, cu_seqlens=ends)
+    for mode, segments in ways:
+        states = mode if segments == 1 else "auto"
+        actual = op_results(document, module, put, precision, device, states, segments=segments, cu_seqlens=ends)
         past = {n: float(x[:, end:].abs().max()) for n, x in actual.items() if n in timed}
         actual, wanted = ({n: x[:, :end] if n in timed else x for n, x in r.items()} for r in (actual, results))
         rows += compare(document, actual, wanted, precision, (*labels, f"{mode}, packed"))

@@ -57,8 +57,9 @@ def bench(
     device: torch.device,
     dtype: torch.dtype,
     say: Callable[[str], None] = lambda text: None,
+    segment: int | None = None,
 ) -> Iterator[Measurement]:
-    """The op of `module` and every peer that is there, on each workload."""
+    """The op of `module`, in segments if these are given, and every peer that is there, on each workload."""
     say("memory bandwidth")
     bandwidth = copy_bandwidth(device)
     op = getattr(module, document.name)
@@ -67,7 +68,7 @@ def bench(
         floors = (1e3 * given.forward_bytes / bandwidth, 1e3 * given.both_bytes / bandwidth)
 
         def ours(given: Call = given) -> tuple[Tensor, ...]:
-            *outputs, _ = op(**given.arguments)
+            *outputs, _ = op(**given.arguments, segment=segment)
             return tuple(outputs)
 
         for name, forward in [("glagen", ours), *peers(document.name, given)]:

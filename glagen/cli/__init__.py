@@ -242,9 +242,11 @@ def fuzz(count: int, seed: int, log: Path) -> None:
 @WORKLOAD
 @click.option("--figure", is_flag=True, help="Instead, time against T as in the GLA paper's Figure 2, with a plot.")
 @click.option("--cold", is_flag=True, help="Also a first call in a new process with an empty kernel cache.")
+@click.option("--segment", type=click.IntRange(min=1), help="Steps of a sequence at a time, for less memory.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("bench"),
               show_default=True, help="Folder for NAME.json and NAME.png.")  # fmt: skip
-def bench(spec: Path, device: str | None, names: tuple[str, ...], figure: bool, cold: bool, output: Path) -> None:
+def bench(spec: Path, device: str | None, names: tuple[str, ...], figure: bool, cold: bool, segment: int | None,
+          output: Path) -> None:  # fmt: skip
     """Time the op of SPEC in bfloat16, next to the memory's floor and to peers that are installed."""
     from glagen.bench import FIGURE_2
 
@@ -269,11 +271,11 @@ def bench(spec: Path, device: str | None, names: tuple[str, ...], figure: bool, 
         rows: list[benching.Measurement] = []
 
         def keep(file: Path, first: float | None = None) -> None:
-            kept = {"device": name, "torch": torch.__version__, "cold": first, "rows": [row.to_dict() for row in rows]}
-            write_text(file, json.dumps(kept, indent=1))
+            kept = {"device": name, "torch": torch.__version__, "cold": first, "segment": segment}
+            write_text(file, json.dumps(kept | {"rows": [row.to_dict() for row in rows]}, indent=1))
 
         with progress(False) as say:
-            for row in benching.bench(document, module, workloads, where, torch.bfloat16, say):
+            for row in benching.bench(document, module, workloads, where, torch.bfloat16, say, segment):
                 rows.append(row)
                 keep(partial)  # a peer may tune for minutes: what is cut short has what was measured
             try:

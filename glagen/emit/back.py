@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 from glagen.emit.interface import arguments, heads_of
 from glagen.emit.launch import (
+    INTO,
     PACKED,
+    TO_PARTS,
     KernelText,
     chunk_states,
     configure,
@@ -35,12 +37,15 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
     finals = [f"{s.adjoint_end}_final" for s in program.states]
     cotangents = [identifier(c) for c in program.cotangents]
     again = ", ".join([*arguments(program), *initials, PACKED, "packing"])
-    signature = [*arguments(program), *initials, PACKED, name, *walk_operands(kernels), *cotangents, *finals, "needs"]
+    signature = [*arguments(program), *initials, PACKED, name, *walk_operands(kernels)]
+    signature += [*cotangents, *finals, "needs", *INTO]
     lines = [
         f"def _backward_triton({', '.join(signature)}):",
         '    """Gradients of the tensors in order, then of the initial states: those that `needs` asks for, else None.',
         "",
-        f'    Chunk states{" and operands" * (GIVEN in kernels)} that are empty are made again."""',
+        f"    Chunk states{' and operands' * (GIVEN in kernels)} that are empty are made again.",
+        f"    {TO_PARTS}",
+        '    """',
         f"    packing = {packing}",
         *head(program),
         f"    if not {name}.numel():",
@@ -240,15 +245,17 @@ def _buffer(
     features = [EXTENT[a] for a in tensor.axes if a in EXTENT]
     declaration = next(d for d in program.recurrence.declarations if d.name == target[1:])
     heads, source = heads_of(declaration), identifier(declaration.name)
+    if tensor.kind == "rows" and (shared or program.recurrence.part_of):
+        return name, f"_new({PACKED}, {source}.shape, torch.float32, device, rows)", name
     if tensor.kind == "rows":
-        dtype = "torch.float32" if shared or program.recurrence.part_of else f"{source}.dtype"
-        return name, f"_new({PACKED}, {source}.shape, {dtype}, device)", name
+        place = [f"d{g.name}" for g in program.gradients].index(target)
+        return name, f"into[{place}] if into else _new({PACKED}, {source}.shape, {source}.dtype, device)", name
     split = [a for a in kernel.owned if a not in tensor.axes]
     config = f'_config("{kernel.name}", K, V, dtype)'
     counts = [f"{config}.blocks_{EXTENT[a]}" for a in split]
     if tensor.kind == "row_parts":
         extents = ", ".join(["B", "T", heads, *features, *counts])
-        return name, f"_new({PACKED}, ({extents}), torch.float32, device)", f"_summed({name}, -1)"
+        return name, f"_new({PACKED}, ({extents}), torch.float32, device, rows)", f"_summed({name}, -1)"
     dims = "(0, -1)" if split else "0"
     extents = ", ".join(["slots", "M", *features, *counts])
     return (

@@ -85,6 +85,8 @@ def _names(composite: Composite) -> dict[str, Any]:
     ]
     cotangents = _cotangents(composite)
     return argument_lists(composite) | {
+        "state_count": len(initials),
+        "keeps_reads": True,
         "initials": ", ".join(initials),
         "kept": ", ".join(kept),
         "kept_count": len(kept),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from glagen.emit.back import backward
 from glagen.emit.interface import arguments, sizes_call
 from glagen.emit.launch import (
+    INTO,
     PACKED,
+    TO_PARTS,
     KernelText,
     chunk_states,
     configure,
@@ -30,7 +32,7 @@ from glagen.ir.tuned import ALONE, GIVEN
 def launches(program: ChunkProgram, kernels: dict[str, KernelText], doubled: bool) -> list[str]:
     """The module's functions that run the forward and the backward on Triton. `doubled`: how many steps a chunk has
     depends on the heads."""
-    packing = f"_packing({PACKED}, {sizes_call(program.recurrence)}{f', {lead_name(program)}.dtype' * doubled})"
+    packing = f"_packing({PACKED}, {sizes_call(program.recurrence)}{f', {lead_name(program)}.dtype' * doubled}, rows)"
     return ["\n".join(made(program, kernels, packing)) for made in (_forward, backward)]
 
 
@@ -42,14 +44,17 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
     results = ", ".join([*outs, *finals])
     wide = "torch.float32" if program.recurrence.part_of else "dtype"
     return [
-        f"def _forward_triton({', '.join([*arguments(program), *initials, PACKED, 'states'])}):",
-        '    """Outputs, final states, and the states that enter each chunk (empty unless they are to be saved)."""',
+        f"def _forward_triton({', '.join([*arguments(program), *initials, PACKED, 'states', *INTO])}):",
+        '    """Outputs, final states, and the states that enter each chunk (empty unless they are to be saved).',
+        f"    {TO_PARTS}",
+        '    """',
         f"    packing = {packing}",
         *head(program),
         *indented(
             [
-                f"{identifier(o.name)} = _new({PACKED}, (B, T, M, {EXTENT[o.indices[-1]]}), {wide}, device)"
-                for o in program.outputs
+                f"{identifier(o.name)} = into[{n}] if into else "
+                f"_new({PACKED}, (B, T, M, {EXTENT[o.indices[-1]]}), {wide}, device)"
+                for n, o in enumerate(program.outputs)
             ]
         ),
         *indented([new(f, "N", "H", "K", "V") for f in finals]),

@@ -103,6 +103,8 @@ def _names(program: ChunkProgram) -> dict[str, Any]:
     return argument_lists(rec) | {
         "head_axes": ", ".join(str(head_axis(d)) for d in ordered(rec)),
         "differentiable_at": len(fixed(rec)),
+        "state_count": len(program.states),
+        "keeps_reads": False,
         "initials": ", ".join(f"{s.name}_initial" for s in program.states),
         "finals": ", ".join(f"{s.name}_final" for s in program.states),
         "cotangents": ", ".join(identifier(c) for c in program.cotangents),
@@ -123,6 +125,7 @@ def argument_lists(rec: Spec) -> dict[str, Any]:
         "arguments": ", ".join(identifier(d.name) for d in ordered(rec)),
         "tensor_arguments": ", ".join(identifier(d.name) for d in ordered(rec) if d.kind != "scalar"),
         "number_arguments": ", ".join(scalars) + ("," if len(scalars) == 1 else ""),
+        "timed": tuple(d.timed for d in ordered(rec)),
         "differentiable": ", ".join(identifier(d.name) for d in differentiable(rec)),
         "first_needed": len(fixed(rec)),
         "nones": "None, " * len(fixed(rec)),
@@ -226,7 +229,7 @@ def texts(rec: Spec) -> dict[str, Any]:
     inputs = [d.name for d in rec.declarations if d.timed]
     readers = [n for n in inputs if n not in writers(rec)]
     return {
-        "public_signature": ", ".join([*public, "cu_seqlens=None", 'states="auto"']),
+        "public_signature": ", ".join([*public, "cu_seqlens=None", 'states="auto"', "segment=None"]),
         "step_signature": ", ".join([*(d.name for d in required), "state=None", *options, "inplace=False"]),
         "step_defaults": defaults(rec, step=True),
         "argument_docs": [_argument_doc(d) for d in rec.declarations],

@@ -12,6 +12,9 @@ from glagen.ir.kernel import Kernel
 
 KernelText = dict[str, Any]  # what emit/module.py knows of a printed kernel
 PACKED = "cu_seqlens"
+# What a run takes last that is of some of all steps: how many steps apart sequences are, and where its results go.
+INTO = "rows=None", "*into"
+TO_PARTS = "Of parts of longer sequences, which are `rows` steps apart, it is told where results are to go."
 
 
 def launch(
@@ -38,7 +41,7 @@ def sums_made(program: ChunkProgram, kernels: dict[str, KernelText], prefix: str
     for role, text in kernels.items():
         if role.startswith(f"{prefix}_"):
             lines += [
-                f"{identifier(s.target)} = _new({PACKED}, (B, T, M), torch.float32, device)"
+                f"{identifier(s.target)} = _new({PACKED}, (B, T, M), torch.float32, device, rows)"
                 for s in text["kernel"].stores
             ]
             lines += launch(program, text)
@@ -110,7 +113,7 @@ def start(
     if kernel.runs_twice:
         walked = renamed.get("walks", f"{strong}.shape[0] // B"), *[f"{strong}.numel()"] * text["asks_first"]
         values += ["again"] if kernel.scans else [*walked, "programs"]
-    values += [*text["scalars"], "T", heads]
+    values += [*text["scalars"], "T", "rows", heads]
     constants = [*(_group(program, name, heads, read) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     constants += ["FEW=T <= CHUNK"] * ("FEW" in text["uses"])
     constants += [f"NOTES={strong if text['notes'] else 'again'}.shape[-1]"] * kernel.runs_twice
@@ -190,7 +193,7 @@ def lead_name(program: ChunkProgram) -> str:
 def head(program: ChunkProgram) -> list[str]:
     x = lead_name(program)
     return [
-        f"    {LAYOUT}, N, slots, first_slot, place = packing",
+        f"    {LAYOUT}, N, slots, first_slot, place, rows = packing",
         f"    dtype, device = {x}.dtype, {x}.device",
     ]
 

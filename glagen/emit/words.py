@@ -21,7 +21,8 @@ WORDS = frozenset(
     RUN runs narrow number programs turn SHARE PEEK FROM_SHARED TUNED WIDEST MILD NOTES on_chip again each none fits
     reached later begun backward FEW past past_T own own_T decayed decayed_T
     contextvars TMA BY_TMA FAR SHIFTED UNIT LIMIT MOST LEVELS DOUBLED note notes judged
-    operands saved alone both strong_keys strong_values
+    operands saved alone both strong_keys strong_values into segment entering above below adjoints arguments found new
+    nothing extents timed
     num_warps num_stages num_ctas maxnreg debug arch enable_fp_fusion instrumentation_mode launch_pdl COMPILED
     """.split()  # noqa: SIM905 (a list of words reads better than a hundred strings)
 )

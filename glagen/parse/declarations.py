@@ -15,8 +15,8 @@ from glagen.parse.expression import parse_expression
 from glagen.parse.reader import Mapping, Node, Scalar, Sequence
 
 MODULES = ("torch", "triton", "tl", "math", "os")  # what a generated module imports
-# of every op and step
-ARGUMENTS = ("initial_state", "output_final_state", "final_state", "state", "states", "cu_seqlens", "inplace")
+STATES = ("initial_state", "output_final_state", "final_state", "state", "states")
+ARGUMENTS = (*STATES, "cu_seqlens", "segment", "inplace")  # of every op and step
 EXTENTS = ("K", "V", "T", "H", "h")
 INDICES = ("t", "i", "j")  # axes that generated code has as names
 _KEYS = ("axes", "kind", "domain", "default", "value", "doc")

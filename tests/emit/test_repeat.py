@@ -83,6 +83,23 @@ def test_a_run_alike_launches_the_same_of_its_own_tensors(module):
     assert all(stream == 71 for *_, stream in first + second)
 
 
+def test_a_run_that_fills_what_it_is_given_is_repeated(module):
+    """It returns what is given to the call at hand."""
+    base = Run(module)
+
+    def run(x, y, scale):
+        base.times += 1
+        base.launch(base.first, 5, x, y)
+        return y, None
+
+    for _ in range(3):
+        x, y = given(), given(3)
+        found, none = module._with_kernels(run, x, y, 0.5)
+        assert found is y and none is None
+    *_, ((a, b, *_), *_) = ([arguments] for _, _, arguments, _ in base.first.launched)
+    assert base.times == 3 and (a, b) == (x.data_ptr(), y.data_ptr()), "built, recorded, repeated"
+
+
 def test_tensors_without_elements_do_not_keep_a_run_from_being_repeated(module):
     """All of them lie nowhere; no kernel is given them."""
     run, none = Run(module), (given(0), given(0))

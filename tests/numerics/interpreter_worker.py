@@ -68,6 +68,7 @@ IN_BFLOAT16 = [
     *((n, "reset", Case(2, 70, 2, 16, 16)) for n in ("gla", "gla_v")),
     *(("gla_kv", "strong", Case(2, *sizes)) for sizes in ((80, 2, 32, 32), (70, 2, 20, 12))),
 ]
+IN_SEGMENTS = ("gla", "simple_gla", "mamba2", "gla_kv")  # gradients that two kernels add to; sums over columns
 ON_CHIP = [("gla", 2), ("gla_kv", 1), ("gla_v", 1), ("simple_gla", 1)]  # pieces, too
 
 
@@ -167,6 +168,9 @@ def main(name: str) -> int:
         return told(rows + [row for text in strategies.UNGATED for row in where_one_kernel_makes_all_gradients(text)])
     if name == "both":
         return told(where_one_kernel_makes_both_sides(spec_text("gla_v")))
+    if name == "segments":
+        rows = [row for spec in IN_SEGMENTS for row in in_segments(spec)]
+        return told(rows + in_segments("gla", on_chip=True))
     if name == "mild_runs":
         texts = *strategies.PARAMETER_GATES, strategies.READ_TWICE, strategies.READ_NEGATIVE
         return told([row for text in texts for row in in_mild_runs(text)])
@@ -626,6 +630,40 @@ def beside_walks_that_are_given_scores(text: str, tensors: tuple[torch.Tensor, .
     module._is_alone = is_alone
     forget_runs(module)
     return rows + verify(document, module, **given | {"cases": [Case(1, 150, 2, *columns)]}).to_dict()["rows"]
+
+
+def in_segments(name: str, on_chip: bool = False) -> list[dict]:
+    """The rows of a spec whose sequences are walked along in segments, which kernels take as parts of these. There are
+    chunk states of one segment at a time."""
+    document, module, case = document_of(spec_text(name)), generated(name), Case(2, 150, 2, 20, 12)
+    if on_chip:
+        keep_on_chip(module)
+    most, apart, empty = set(), set(), module._empty
+
+    def watched(*shape, **given):
+        if shape[1:] == (case.H, case.K, case.V) and given["dtype"] == module._kept_type(given["dtype"]):
+            most.add(shape[0])
+        return empty(*shape, **given)
+
+    def noted(run: Callable) -> Callable:
+        def noting(*given):
+            apart.update(x for x in given if type(x) is int)  # how many steps apart sequences are
+            return run(*given)
+
+        return noting
+
+    module._empty = watched
+    for run in ("_forward_triton", "_backward_triton"):
+        setattr(module, run, noted(getattr(module, run)))
+    rows = []
+    for regime, precision in (("reset", PRECISIONS["fp32"]), ("strong", PRECISIONS["fp16"])):
+        problem = draw(document, regime, case)
+        actual = op_results(document, module, problem, precision, CPU, segments=3)
+        labels = (regime, str(case), precision.name, "in segments")
+        rows += compare(document, actual, reference_results(document, problem, CPU), precision, labels)
+    chunks = case.B * 64 // module.CHUNK
+    found = {"chunks": sorted(most), "apart": sorted(apart), "ok": max(most) == chunks and apart == {case.T}}
+    return [*({"spec": name, **row} for row in Report(name, "cpu", tuple(rows)).to_dict()["rows"]), found]
 
 
 def of_few_rows(name: str) -> list[dict]:

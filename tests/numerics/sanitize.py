@@ -6,9 +6,9 @@
 Every op (or those named), forward and backward, with chunk states saved and recomputed: as it is, with packed
 sequences, one of them empty, and with shared heads; and its step, into new states and in place. Then as with more heads
 than a GPU has room for, where states stay on chip, or programs take chunks in turn; where a kernel of their own makes
-scores, backwards share operands, and walks are given theirs; and as with few, where sequences are walked along in
-pieces. The extents are tiny and odd, for every access is looked at. The results are not: that is what h200.py does.
-Exits 1 if a kernel was never launched.
+scores, backwards share operands, and walks are given theirs; in segments; and as with few heads, where sequences are
+walked along in pieces. The extents are tiny and odd, for every access is looked at. The results are not: that is what
+h200.py does. Exits 1 if a kernel was never launched.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from glagen.ir.recurrence import Recurrence  # noqa: E402
 from glagen.regimes import Case, Problem, draw  # noqa: E402
 from glagen.tolerances import PRECISIONS, Precision  # noqa: E402
 from glagen.variants import packed, shared  # noqa: E402
-from glagen.verify import MODES, op_results, wide  # noqa: E402
+from glagen.verify import MODES, SEGMENTS, op_results, wide  # noqa: E402
 from tests.numerics.helpers import (  # noqa: E402
     all_gradients,
     both_sides,
@@ -105,9 +105,11 @@ def all_calls(
             *twice_as_long(document, capability, *heads),
             *walks_given(document, capability, *heads),
             *all_gradients(document, capability, *heads),
-            *both_sides(document, capability, *heads),
         )
-        for tuned, arrangements in ((table, (lambda module: None, keep_on_chip)), (walks, (have_many_heads,))):
+        both = both_sides(document, capability, *heads)  # in chunks as they are by the rule
+        as_it_is = (lambda module: None,)
+        arranged = ((table, (*as_it_is, keep_on_chip)), (walks, (have_many_heads,)), (both, as_it_is))
+        for tuned, arrangements in arranged:
             module = compiled(spec_text(name), tuned=tuned)
             left |= kernels(module) - kernels(generated(name))
             for arrange in arrangements:
@@ -156,6 +158,8 @@ def calls(
                 for given, cu_seqlens in ((problem, None), (row, ends), (few.call, None)):
                     arguments = (document, module, given, precision, device, mode)
                     yield functools.partial(op_results, *arguments, cu_seqlens=cu_seqlens)
+            if case.T > module.CHUNK:
+                yield functools.partial(op_results, document, module, problem, precision, device, segments=SEGMENTS)
 
 
 def step_calls(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from glagen import configurations
-from glagen.bench import WORKLOADS
+from glagen.bench import WORKLOADS, Workload
 from glagen.bench.workloads import call
 from glagen.errors import Source
 from glagen.ir.tuned import BOTH, SHARED, SHARING
@@ -421,6 +421,26 @@ def test_walks_on_chip_and_chunks_in_turn(name, columns):
     cases = [Case(1, 9 * module.CHUNK + 5, 24, columns, columns)]
     report = verify(document, module, "cuda", cases=cases, precisions=["bf16"], modes=["saved", "recomputed"])
     assert not [f"{row}" for row in report.failures]
+
+
+@pytest.mark.parametrize("name", ["gla", "gla_kv", "linear_attn", "mamba2", "rwkv6", "simple_gla"])
+def test_segments_take_memory_by_their_length(name):
+    """Three calls of each kind, of which the last repeats what the others launched."""
+    document, op = document_of(spec_text(name)), getattr(generated(name), name)
+    given = call(document, Workload("segments", 2, 2048, 8, 128, 128), torch.device("cuda"), torch.bfloat16)
+    found, beyond = {}, {}
+    for segment in (None, 512):
+        for _ in range(3):
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            *outputs, _ = op(**given.arguments, segment=segment)
+            found[segment] = (*outputs, *torch.autograd.grad(outputs, given.leaves, given.cotangents))
+            results = sum(x.numel() * x.element_size() for x in found[segment])
+            beyond[segment] = torch.cuda.max_memory_allocated() - before - results
+            del outputs
+    for x, y in zip(found[512], found[None], strict=True):
+        assert (x.float() - y.float()).norm() < 1e-2 * y.float().norm()
+    assert beyond[512] < 0.5 * beyond[None]
 
 
 @pytest.mark.parametrize("columns", [64, 128])

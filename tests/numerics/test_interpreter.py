@@ -56,6 +56,11 @@ def test_later_strong_gates_change_no_earlier_bit_on_chip():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_segments_are_read_and_written_where_they_lie():
+    result = _worker("segments")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_second_runs_are_for_strong_gates_alone():
     result = _worker("second_runs")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
