@@ -633,8 +633,8 @@ def beside_walks_that_are_given_scores(text: str, tensors: tuple[torch.Tensor, .
 
 
 def in_segments(name: str, on_chip: bool = False) -> list[dict]:
-    """The rows of a spec whose sequences are walked along in segments, which kernels take as parts of these. There are
-    chunk states of one segment at a time."""
+    """The rows of a spec whose sequences are walked along in segments, which kernels take as parts of these; also where
+    heads share tensors. There are chunk states of one segment at a time."""
     document, module, case = document_of(spec_text(name)), generated(name), Case(2, 150, 2, 20, 12)
     if on_chip:
         keep_on_chip(module)
@@ -661,6 +661,11 @@ def in_segments(name: str, on_chip: bool = False) -> list[dict]:
         actual = op_results(document, module, problem, precision, CPU, segments=3)
         labels = (regime, str(case), precision.name, "in segments")
         rows += compare(document, actual, reference_results(document, problem, CPU), precision, labels)
+    few = shared(document, draw(document, "reset", case))
+    assert few is not None
+    expected = few.gathered(document, reference_results(document, few.whole, CPU))
+    actual = op_results(document, module, few.call, PRECISIONS["fp32"], CPU, segments=3)
+    rows += compare(document, actual, expected, PRECISIONS["fp32"], ("reset", str(case), "fp32", "heads shared"))
     chunks = case.B * 64 // module.CHUNK
     found = {"chunks": sorted(most), "apart": sorted(apart), "ok": max(most) == chunks and apart == {case.T}}
     return [*({"spec": name, **row} for row in Report(name, "cpu", tuple(rows)).to_dict()["rows"]), found]
