@@ -57,7 +57,7 @@ def workers(count: int) -> Iterator[Callable[[Source, Options, str, Sequence[str
     def start(source: Source, options: Options, device: str, regimes: Sequence[str]) -> Finish:
         document, text = parse(source), compile_spec(source, options)  # once: others are given the text
         if pool is None:
-            return lambda say: verify(document, import_text(text), device, regimes=regimes, progress=say)
+            return lambda say: verify(document, import_text(text), device, regimes=regimes, segments=True, progress=say)
         file = Path(folder.name, f"{next(texts)}.py")
         file.write_text(text, encoding="utf-8")
         cases, precisions = defaults(device)
@@ -131,6 +131,7 @@ def _part(
         cases=defaults(device)[0][number : number + 1],
         precisions=[precision],
         variants=number == 0,
+        segments=True,
         reference_device="cpu",  # its many small kernels would wait for those of other processes
     )
     return report.rows

@@ -58,6 +58,7 @@ def verify(
     modes: Sequence[str] = MODES,
     invariants: bool = True,
     variants: bool = True,
+    segments: bool = False,
     reference_device: str | torch.device | None = None,
     expected: Mapping[str, Results] | None = None,
     seed: int = 0,
@@ -66,7 +67,8 @@ def verify(
     """Compare the op of `module` to the recurrence that `document` states; wrong results are in the report.
 
     `device` is where the op runs, and the reference too unless `reference_device` says otherwise. Without `invariants`
-    there are no parts, steps and later inputs; without `variants` no packed sequences and shared heads. `expected` is
+    there are no parts, steps and later inputs; without `variants` no packed sequences and shared heads; `segments` are
+    made where these are, of gates that reset. `expected` is
     what the recurrence gives, by regime, where that is known: of one case, without invariants. `progress` is told what
     is being compared.
     """
@@ -95,7 +97,7 @@ def verify(
                     rows += _invariants(document, module, problem, other, wanted, precision, device, labels, found)
                     if otherwise:
                         ways = [(mode, 1) for mode in modes]
-                        if regime == "reset":
+                        if segments and regime == "reset":
                             ways.append(("in segments", SEGMENTS))
                             actual = op_results(document, module, problem, precision, device, segments=SEGMENTS)
                             rows += compare(document, actual, wanted, precision, (*labels, "in segments"))

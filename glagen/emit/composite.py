@@ -62,6 +62,7 @@ def _context(ensemble: Ensemble) -> dict[str, Any]:
         "widens": any(steps.narrowed(p) for p in composite.parts),
         "maxima": any(isinstance(step, Maximum) for step in composite.steps),
         "widest_fused": ensemble.parts[0].widest_fused,
+        "whole_chunks": max(part.chunk for part in ensemble.parts),
         **steps.texts(),
         **_names(composite),
         **checks(composite),

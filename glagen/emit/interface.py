@@ -105,6 +105,7 @@ def _names(program: ChunkProgram) -> dict[str, Any]:
         "differentiable_at": len(fixed(rec)),
         "state_count": len(program.states),
         "keeps_reads": False,
+        "whole_chunks": "CHUNK",
         "initials": ", ".join(f"{s.name}_initial" for s in program.states),
         "finals": ", ".join(f"{s.name}_final" for s in program.states),
         "cotangents": ", ".join(identifier(c) for c in program.cotangents),

@@ -195,7 +195,7 @@ def main(name: str) -> int:
     document = document_of(spec_text(name))
     first, *others = CASES
     reports = [
-        verify(document, module, cases=[first], precisions=["fp32"]),
+        verify(document, module, cases=[first], precisions=["fp32"], segments=True),
         verify(document, module, cases=others, precisions=["fp32"], regimes=["mild"], invariants=False),
         verify(document, module, cases=[first], precisions=["fp16"], regimes=["strong"], invariants=False),
     ]

@@ -122,6 +122,15 @@ def test_an_omitted_state_is_zero(text, case, regime, seed):
     assert all(torch.equal(x, y) for x, y in zip(omitted, given_, strict=True))
 
 
+@settings(max_examples=10)
+@given(*arguments)
+def test_segments_change_nothing(text, case, regime, seed):
+    document, module = document_of(text), compiled(text)
+    problem = draw(document, regime, replace(case, T=150), seed)
+    whole, parts = (op_results(document, module, problem, FP64, CPU, segments=n) for n in (1, 3))
+    assert not failures(compare(document, parts, whole, FP64, (regime, str(case), "fp64", "in segments")))
+
+
 @pytest.mark.parametrize("name", ["gla", "gla_v", "gla_kv", "simple_gla"])
 def test_gates_of_zero_are_linear_attention(name):
     case = Case(2, 90, 2, 20, 12)
@@ -137,9 +146,13 @@ def test_gates_of_zero_are_linear_attention(name):
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
 def test_committed_modules_pass_verification(path):
     report = verify(
-        document_of(path.read_text()), generated(path.stem), precisions=["fp64", "fp32"], cases=[Case(2, 70, 2, 20, 12)]
+        document_of(path.read_text()),
+        generated(path.stem),
+        precisions=["fp64", "fp32"],
+        cases=[Case(2, 150, 2, 20, 12)],
+        segments=True,
     )
-    assert not failures(report.rows)
+    assert not failures(report.rows) and any(row.mode == "in segments, packed" for row in report.rows)
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)

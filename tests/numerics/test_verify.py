@@ -188,6 +188,20 @@ def test_a_number_past_the_end_fails():
     assert {row.mode for row in report.failures} == {"saved, past the end", "recomputed, past the end"}
 
 
+def test_a_wrong_segment_fails():
+    right = module()
+
+    def op(*args, segment=None, **options):
+        o, state = right.op(*args, **options)
+        return o if segment is None else 1.01 * o, state
+
+    faulty = cast(ModuleType, SimpleNamespace(op=op, op_step=right.op_step))
+    assert run_verify(faulty, precisions=["fp64"]).ok, "they are asked for"
+    report = run_verify(faulty, precisions=["fp64"], segments=True)
+    assert {row.mode for row in report.failures} == {"in segments", "in segments, packed"}
+    assert {row.regime for row in report.failures} == {"reset"}
+
+
 def test_16_bit_gradients_are_scaled_and_parameters_wide():
     """Mamba-2's gradients exceed float16's range as they come; its parameters come in float32."""
     document, right = document_of(spec_text("mamba2")), generated("mamba2")
