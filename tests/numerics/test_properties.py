@@ -149,7 +149,7 @@ def test_committed_modules_pass_verification(path):
         document_of(path.read_text()),
         generated(path.stem),
         precisions=["fp64", "fp32"],
-        cases=[Case(2, 150, 2, 20, 12)],
+        cases=[Case(2, 70, 2, 20, 12)],
         segments=True,
     )
     assert not failures(report.rows) and any(row.mode == "in segments, packed" for row in report.rows)
