@@ -3,8 +3,8 @@
 For every regime of gates, every case of extents and every precision: outputs, final state and all gradients (of random
 cotangents, the final state's included), with chunk states saved and recomputed. Then, of the same op: a sequence in two
 parts with the state carried over, decoding step by step, whether later inputs can change earlier outputs; and, of the
-first case (kernels of their own, which take longer to build than to run), sequences packed into one, each of these in
-segments, and heads that share tensors.
+first case (kernels of their own, which take longer to build than to run), sequences packed into one, if asked for both
+in segments, and heads that share tensors.
 
 With 16-bit inputs it is as in mixed-precision training: parameters and states are float32, and cotangents are scaled
 until all gradients are well within float16's range.
@@ -67,10 +67,9 @@ def verify(
     """Compare the op of `module` to the recurrence that `document` states; wrong results are in the report.
 
     `device` is where the op runs, and the reference too unless `reference_device` says otherwise. Without `invariants`
-    there are no parts, steps and later inputs; without `variants` no packed sequences and shared heads; `segments` are
-    made where these are, of gates that reset. `expected` is
-    what the recurrence gives, by regime, where that is known: of one case, without invariants. `progress` is told what
-    is being compared.
+    there are no parts, steps and later inputs; without `variants` no packed sequences and shared heads, nor `segments`,
+    which are made of gates that reset. `expected` is what the recurrence gives, by regime, where that is known: of one
+    case, without invariants. `progress` is told what is being compared.
     """
     device = torch.device(device)
     default_cases, default_precisions = defaults(device)

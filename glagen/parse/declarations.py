@@ -15,8 +15,10 @@ from glagen.parse.expression import parse_expression
 from glagen.parse.reader import Mapping, Node, Scalar, Sequence
 
 MODULES = ("torch", "triton", "tl", "math", "os")  # what a generated module imports
-STATES = ("initial_state", "output_final_state", "final_state", "state", "states")
-ARGUMENTS = (*STATES, "cu_seqlens", "segment", "inplace")  # of every op and step
+ARGUMENTS = (  # of every op and step
+    *("initial_state", "output_final_state", "final_state", "state", "states"),
+    *("cu_seqlens", "segment", "inplace"),
+)
 EXTENTS = ("K", "V", "T", "H", "h")
 INDICES = ("t", "i", "j")  # axes that generated code has as names
 _KEYS = ("axes", "kind", "domain", "default", "value", "doc")
