@@ -23,6 +23,7 @@ from glagen.emit.launch import (
 )
 from glagen.emit.memory import EXTENT
 from glagen.emit.scores import operand_names, operands_call, scores_made, walk_operands
+from glagen.emit.states import stores_ahead
 from glagen.emit.walks import entered, looked, of_whole, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
@@ -116,7 +117,9 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     reads, saved = kernels["outputs"], last | {state: f"{name} if kept else None"}
     far = not program.recurrence.part_of  # parts are in more terms than those which have a run between mild and strong
     passes = "[1:3]" if far and not text["crowds"] else "[1:2]"
-    walk = start(program, text, saved, passes=passes, config=_crowded(text))
+    ahead = text["crowds"] and stores_ahead(text["kernel"])
+    walk = [f"other = {_crowded(text)}"] if ahead else []
+    walk += start(program, text, saved, passes=passes, config="other" if ahead else _crowded(text))
     walk += start(program, text, saved, passes="[2:3]") if far and text["crowds"] else []
     each = "math.gcd(slots // B, _blocks(slots // B, pieces))"  # of the chunks of a sequence, and of a piece
     unmade = {ready.tensor: "None" for ready in reads["kernel"].ready if _judged(kernels)}  # nor were they for the walk
@@ -139,10 +142,11 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
 
 
 def _crowded(text: KernelText) -> str:
-    """The configuration of a forward on chip, which may have another where it stores no states."""
+    """The configuration of a forward on chip, which may have another where it stores no states, or does so ahead."""
     count = "programs" if text["kernel"].runs_twice else programs(text)
     other = f'_crowded("{text["role"]}", config, {count}, K, V, dtype)'
-    return f"config if kept else {other}" if text["crowds"] else "config"
+    other = other if stores_ahead(text["kernel"]) else f"config if kept else {other}"
+    return other if text["crowds"] else "config"
 
 
 def _judged(kernels: dict[str, KernelText]) -> bool:

@@ -135,6 +135,20 @@ def _dots_of_rows(x, y, PRECISION: tl.constexpr):
     products = tl.dot(x.reshape(blocks, 16, x.shape[1]), y, input_precision=PRECISION)
     return tl.sum(tl.where(diagonal[None, :, :], products, 0.0), axis=2).reshape(x.shape[0])
 ''',
+    "_dealt": '''
+@_jit
+def _dealt(x, DOT: tl.constexpr, BACK: tl.constexpr):
+    """x, its columns as Hopper's mma.sync deals those of a right operand to warps, eight in turn; BACK, as wgmma deals
+    the rows of a sum: 16. A transposed sum then is an operand in the registers in which it is. (The interpreter has no
+    warps.)"""
+    WARPS: tl.constexpr = tl.extra.cuda.num_warps() if COMPILED else 2
+    HOPPER: tl.constexpr = tl.target_info.cuda_capability_geq(9) if COMPILED else True
+    LATER: tl.constexpr = tl.target_info.cuda_capability_geq(10) if COMPILED else False
+    if HOPPER and not LATER and (DOT == BFLOAT16 or not COMPILED) and x.shape[1] % (16 * WARPS) == 0:
+        eights = x.reshape(x.shape[0], x.shape[1] // (16 * WARPS), 2 if BACK else WARPS, WARPS if BACK else 2, 8)
+        x = eights.permute(0, 1, 3, 2, 4).reshape(x.shape[0], x.shape[1])
+    return x
+''',
     "_depth": '''
 @_jit
 def _depth(gate, LIMIT: tl.constexpr):

@@ -98,7 +98,8 @@ def start(
     by_threads: bool = False,
     config: str = "config",
 ) -> list[str]:
-    """One launch of a kernel that is configured, as `config` says. `read`: how many heads there are of what its heads
+    """One launch of a kernel that is configured, as `config` says, by a name of its own if TMA stores states beside the
+    usual one alone. `read`: how many heads there are of what its heads
     read; `passes`: which of the two, if it runs twice; `by_threads`: TMA stores no states."""
     kernel: Kernel = text["kernel"]
     heads = _heads(kernel)
@@ -120,7 +121,9 @@ def start(
     kept = [x for x, item in zip(values, text["tensors"], strict=False) if item["name"] in text["described"]]
     kept = ["None"] * len(kept) if by_threads else kept
     measured = "" if kernel.whole else ", config.measured"
-    constants += [f"TMA={states != 'None' and f'_is_by_tma(config, {states}{measured})'}" for states in kept]
+    usual = "" if not config.isidentifier() or config == "config" else f"{config} is config and "
+    by_tma = [f"{usual}_is_by_tma(config, {states}{measured})" if states != "None" else "False" for states in kept]
+    constants += [f"TMA={asked}" for asked in by_tma]
     return [
         "_launch_by_tma(" if set(kept) - {"None"} else "_launch(",
         f"    {text['function']}, {'programs' if kernel.runs_twice else programs(text)}, device,",

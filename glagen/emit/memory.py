@@ -81,7 +81,7 @@ class KernelMemory:
         if tensor.kind in ("rows", "states") and len(axes) > 1:
             name = tensor.name.removesuffix("_out")
             owner = self.sources.get(name, name)
-            words = f"of_{owner}", f"at_{owner}" + "_T" * (axes != tensor.axes)
+            words = f"of_{owner}{chunk}", f"at_{owner}" + "_T" * (axes != tensor.axes)
             parts = [self._named(word, part) for word, part in zip(words, parts, strict=True)]
         if tensor.kind == "chunks":  # rows past the end of a sequence are there as well
             features = [a for a in axes if a in EXTENT]
@@ -89,7 +89,8 @@ class KernelMemory:
             if chunk and not features:  # there may be no other chunk
                 mask = "left_next > 0"
             return " + ".join([f"{identifier(tensor.name)}_ptr", *parts]), mask
-        mask = "in_next" if chunk else " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes)
+        steps = "t" in axes
+        mask = "in_next" if chunk and steps else " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes)
         if tensor.kind == "states" and self.kernel.waits:  # its last turn has no chunk
             mask += " & (n < chunks)"
         if len(axes) > 1 and tensor.kind != "state":
@@ -117,7 +118,7 @@ class KernelMemory:
             "head_parts": f"slot * {heads} + {h}",
             "state": f"sequence * {heads} + {h}",
             "remains": f"sequence * {heads} + {h}",
-            "states": f"slot * {heads} + {h}",
+            "states": f"slot{chunk} * {heads} + {h}",
             "chunks": f"slot{chunk} * {heads} + {h}",
         }[tensor.kind]
         of_chunk = [("CHUNK", spread_triton("row", ("t",), axes))] if tensor.kind == "chunks" and "t" in axes else []

@@ -6,14 +6,14 @@ import itertools
 import re
 
 from glagen.emit.blocks import EIGHTS, IN_TRITON, opening_text
+from glagen.emit.dots import KernelDots
 from glagen.emit.lines import full_axes, summed_positions
 from glagen.emit.memory import BOUND, EXTENT, shape
 from glagen.emit.pointwise import TRITON, Writer, spread_triton
 from glagen.emit.states import weighed
-from glagen.emit.stores import KernelStores
 from glagen.emit.words import identifier
 from glagen.errors import InternalError
-from glagen.ir.chunk import ChunkProgram, Operand
+from glagen.ir.chunk import ChunkProgram
 from glagen.ir.expr import Apply, Expr, Number, Ref, refs
 from glagen.ir.kernel import (
     Assign,
@@ -59,7 +59,7 @@ def _used(text: list[str], *names: str) -> list[str]:
     return text
 
 
-class KernelPrinter(KernelStores):
+class KernelPrinter(KernelDots):
     """Prints the body of one kernel."""
 
     def __init__(self, kernel: Kernel, program: ChunkProgram, chunk: int, by_tma: bool = False) -> None:
@@ -102,7 +102,7 @@ class KernelPrinter(KernelStores):
         self._enter()
         self._line("chunk = chunks - 1 - n" if k.direction == "reverse" else "chunk = n")
         of_states = any(isinstance(line, Load) and {*line.axes} == {"i", "j"} for line in k.lines)
-        if any(scan.saved for scan in k.scans) or k.given or of_states:
+        if self.saved or k.given or of_states:
             self._line("slot = first_slot + chunk")
         self._line("first = start + chunk * CHUNK")
         left = "length - chunk * CHUNK"
@@ -284,24 +284,6 @@ class KernelPrinter(KernelStores):
         elif line.bounded:
             found = f"({EIGHTS} if TERMS == 2 else {found})"
         self._line(f"{identifier(line.name)} = {found} if STRONG else 0")
-
-    def _operand(self, operand: Operand, first: bool, shared: str, kept: str) -> str:
-        name = f"{identifier(operand.name)}.to({kept})" if kept else identifier(operand.name)
-        straight = operand.indices.index(shared) == (1 if first else 0)
-        return name if straight else f"tl.trans({name})"
-
-    def _dot(self, line: Dot) -> None:
-        shared = next(a for a in line.x.indices if a in line.y.indices)
-        kept = "" if line.exact else "WIDE" if line.wide else "DOT"
-        x = self._operand(line.x, True, shared, "" if line.split else kept)
-        y = self._operand(line.y, False, shared, kept)
-        name = identifier(line.name)
-        if line.mask:
-            precision = f"input_precision=PRECISION{f', out_dtype={self.real}' * self.divisor}"
-            self._line(f"{name} = tl.where({line.mask}, tl.dot({x}, {y}, {name}, {precision}), {name})")
-            return
-        product = f"_dot_in_two({x}, {y}, PRECISION)" if line.split else f"tl.dot({x}, {y}, input_precision=PRECISION)"
-        self._line(f"{name} {'+=' if line.accumulate else '='} {product}")
 
     def _row_sum(self, line: RowSum) -> None:
         source = self._upright(line.source.name)

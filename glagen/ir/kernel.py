@@ -16,8 +16,7 @@ from glagen.ir.expr import Expr, Ref, refs
 from glagen.ir.tuned import ADJOINT_GIVEN, ALONE, GIVEN, Tiles
 
 # Which steps tau a row x sums over (`RowSum.select`), as 0/1 matrices [x, tau] of a chunk:
-#   through: tau <= x    before: tau < x    from: tau >= x    after: tau > x
-# and inside the blocks of a cover (see `Blocks`):
+#   through: tau <= x    before: tau < x    from: tau >= x    after: tau > x; inside a cover's blocks (see `Blocks`):
 #   between: from the block's anchor through x for rows above it, from after x to the anchor for rows below it
 #   leaf: from the first step of x's block through x
 #   span: the `offset` steps that end at x;    shift: the one step `offset` earlier
@@ -61,7 +60,8 @@ class Assign:
 class Dot:
     """name = x @ y over the index they share. `wide`: an operand is a sum or a growth, which may outgrow float16.
     `split`: x counts with what its rounding to bfloat16 cuts off, for too much else was rounded before; `exact`: so do
-    both, and neither is rounded. `mask`: it is added there, by name."""
+    both, and neither is rounded. `mask`: it is added there, by name. `dealt`: columns are in another order until the
+    last such dot of this name (see schedule/turn.py)."""
 
     name: str
     axes: tuple[str, str]
@@ -72,6 +72,7 @@ class Dot:
     wide: bool = False
     split: bool = False
     exact: bool = False
+    dealt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +198,7 @@ class Scan:
     late: Ref | None = None
     waits: bool = False
     rounded: str = ""
+    ahead: bool = False  # what enters a chunk is stored, in large tiles, at the end of the one before
 
     @property
     def reads(self) -> tuple[str, ...]:

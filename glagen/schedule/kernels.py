@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from glagen.errors import InternalError
@@ -32,9 +32,10 @@ from glagen.schedule.tiles import (
     chunk_tiles,
     fused_tiles,
     gated_sides,
+    is_light,
     scan_tiles,
 )
-from glagen.schedule.turn import columns_first, flipped, states_turned, turned
+from glagen.schedule.turn import columns_first, dealt, flipped, states_turned, turned
 from glagen.schedule.wait import had_better_wait, waiting
 from glagen.schedule.walks import summed_once
 
@@ -173,13 +174,14 @@ def build(
     if shape.on_chip:
         # where all is turned, early sums cost more registers: gla_v, at 64 by 64, spills 336 bytes a thread for 224
         body = heaviest_first(body, roots, () if all_turned else carried)
+        body = dealt(body, scans) if wants_wgmma(program, covers) else body
     elif shape.name == BOTH:
         body = heaviest_first(body, [*summed_of_states(lines, states), *sides_in_turn(stores)], ())
     if not shape.direction:
         body = numbers_first(body)
     for axis in blocked:
         require_whole(body, stores, axis)
-    return Kernel(
+    kernel = Kernel(
         name=shape.name,
         doc=shape.doc,
         owned=shape.owned,
@@ -195,6 +197,9 @@ def build(
         judges=judges,
         given=tuple(x.name for x in given or operands),
     )
+    if is_light(kernel):
+        return replace(kernel, scans=tuple(replace(scan, ahead=scan.saved is not None) for scan in scans))
+    return kernel
 
 
 def wants_wgmma(program: ChunkProgram, covers: dict[str, Cover]) -> bool:

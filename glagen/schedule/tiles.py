@@ -16,7 +16,7 @@ from pathlib import Path
 
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.expr import Apply, Expr, refs, walk
-from glagen.ir.kernel import Assign, Kernel, Load
+from glagen.ir.kernel import Assign, Dot, Kernel, Load
 from glagen.ir.tuned import BOTH, GIVEN, Tiles, Tuned, read_table
 
 GATED_CHUNK = 32
@@ -82,7 +82,18 @@ def may_be_crowded(kernel: Kernel) -> bool:
     """May a forward on chip have another configuration where it stores no states (CROWDED)? If half as many threads are
     enough, or if it is given what it multiplies, of which more lies ahead then. (H200, bf16, linear_attn, B4 T4096 H64
     K=V=128, four stages for three: 0.481 ms for 0.496; with states stored 14 us more.)"""
-    return has_room(kernel) or kernel.name == GIVEN
+    return has_room(kernel) or is_light(kernel) or kernel.name == GIVEN
+
+
+def is_light(kernel: Kernel) -> bool:
+    """Do half as many threads hold what a forward on chip works on, if its products take the state from registers
+    (`Dot.dealt`)? Where tensors alone give multiples and exponentials alone. (H200, Triton 3.6.0, bf16, four warps for
+    eight, B4 T4096 H64 K=V=128, forward, and with backward, which stores states: gla 0.40 ms and 2.52, for 0.54 and
+    2.61; with keys made of gates 0.45 and 2.55, for 0.61 and 2.64; with gates made of logits 0.65 and 3.24, for 0.72
+    and 3.16. A bonus for the own step has registers for 0.6 kB of each thread's in memory.)
+    """
+    deals = any(isinstance(line, Dot) and line.dealt for line in kernel.lines)
+    return deals and _holds(kernel, {"mul", "clamp", "neg", "exp", "expm1"})
 
 
 def has_room(kernel: Kernel) -> bool:
@@ -91,9 +102,15 @@ def has_room(kernel: Kernel) -> bool:
     eight, B4 T4096 H64 K=V=128: gla 0.65 ms for 0.71; with gates made of logits 0.85 for 0.87, with keys made of gates
     1.17 for 0.95, with a bonus for the own step 1.14 for 0.77.)
     """
+    return _holds(kernel, {"mul", "clamp"})
+
+
+def _holds(kernel: Kernel, functions: set[str]) -> bool:
+    """Is it a forward on chip whose first run takes mild gates alone, and computes of tensors alone only such functions
+    of one tile?"""
     loads = {line.name for line in kernel.lines if isinstance(line, Load)}
     alone = [x for x in kernel.lines if isinstance(x, Assign) and set() < _tiles_read(x.expr) <= loads]
-    return kernel.name == "fused" and kernel.runs_twice and all(map(_is_multiple, alone))
+    return kernel.name == "fused" and kernel.runs_twice and all(_is_of_one(x, functions) for x in alone)
 
 
 def differs(kernel: Kernel) -> bool:
@@ -105,11 +122,11 @@ def differs(kernel: Kernel) -> bool:
     return twice and not kernel.scans and all({*kernel.owned} <= {*store.axes} for store in kernel.stores)
 
 
-def _is_multiple(line: Assign) -> bool:
-    """Of one tile, where gates are mild, or that with its bound?"""
+def _is_of_one(line: Assign, functions: set[str]) -> bool:
+    """Where gates are mild."""
     expr = line.expr if line.mild is None else line.mild
-    functions = {x.function for x in walk(expr) if isinstance(x, Apply)}
-    return len(_tiles_read(expr)) == 1 and functions <= {"mul", "clamp"}
+    used = {x.function for x in walk(expr) if isinstance(x, Apply)}
+    return len(_tiles_read(expr)) == 1 and used <= functions
 
 
 def _tiles_read(expr: Expr) -> set[str]:
