@@ -225,8 +225,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "notes": notes,
         "own_notes": own_notes,
         "masks": [f"{name} = {ROW_MASKS[name]}" for name in ROW_MASKS if name in words],
-        "uses": words
-        & {"WIDE", "FEW", "FLOOR", "MILD", "REAL", "SHIFTED", "UNIT", "LIMIT", "MOST", "LEVELS", "AHEAD"}
+        "uses": words & {"WIDE", "FEW", "FLOOR", "MILD", "REAL", "SHIFTED", "UNIT", "LIMIT", "MOST", "LEVELS", "AHEAD"}
         | words & {"blocks_i", "blocks_j"}
         | {f"blocks_{a}" for a in kernel.owned if a not in kernel.whole},
         "body": body,

@@ -10,7 +10,7 @@ forward of gla that stores states takes 0.77 ms instead of 0.97, and 0.71 withou
 Forwards whose products take a state from registers (see schedule/turn.py) store it as soon as it is made, for the next
 chunk: then no more than that is in registers. TMA saves 80 of 252 a thread so; and threads need no memory for it, so
 that a multiprocessor has room for two programs: one works while the other waits. (H200, Triton 3.6.0, bf16, gla with
-backward, B4 T4096 H64 K=V=128: 2.63 ms, by TMA so 2.61, by threads 2.52.)
+backward, B4 T4096 H64 K=V=128: 2.63 ms, by TMA so 2.61, by threads 2.52. B32 T2048 H16 K=V=64: 0.99 ms, so 1.05.)
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ SHARED = KEY_OPERANDS, VALUE_OPERANDS = "key_operands", "value_operands"
 ALONE = "fused_gradients"  # the kernel that makes all gradients, walking back (see schedule/alone.py)
 BOTH = "gradients"  # the kernel that makes all gradients of a chunk (see schedule/both.py)
 STRONG = "_strong"  # after the name of a kernel that runs twice: in the run for strong gates
-CROWDED = "_crowded"  # after that of a forward on chip: if it stores no states, and multiprocessors have two programs
+# After that of a forward on chip: if multiprocessors have two programs, and it stores no states, or does so ahead.
+CROWDED = "_crowded"
 Heads = tuple[int, str, int, int]  # the major compute capability, the type of the inputs; K and V, powers of two
 
 

@@ -88,19 +88,20 @@ def may_be_crowded(kernel: Kernel) -> bool:
 def is_light(kernel: Kernel) -> bool:
     """Do half as many threads hold what a forward on chip works on, if its products take the state from registers
     (`Dot.dealt`)? Where tensors alone give multiples and exponentials alone. (H200, Triton 3.6.0, bf16, four warps for
-    eight, B4 T4096 H64 K=V=128, forward, and with backward, which stores states: gla 0.40 ms and 2.52, for 0.54 and
-    2.61; with keys made of gates 0.45 and 2.55, for 0.61 and 2.64; with gates made of logits 0.65 and 3.24, for 0.72
-    and 3.16. A bonus for the own step has registers for 0.6 kB of each thread's in memory.)
+    eight, B4 T4096 H64 K=V=128, forward, and with backward, which stores states: gla 0.40 ms and 2.51, for 0.57 and
+    2.64; with keys made of gates 0.45 and 2.55, for 0.61 and 2.64; with gates made of logits 0.65 and 3.24, for 0.72
+    and 3.16. A bonus for the own step would leave 568 bytes of each thread's in memory.)
     """
     deals = any(isinstance(line, Dot) and line.dealt for line in kernel.lines)
     return deals and _holds(kernel, {"mul", "clamp", "neg", "exp", "expm1"})
 
 
 def has_room(kernel: Kernel) -> bool:
-    """Do half as many threads hold what a kernel works on, which CROWDED is for? Those of a forward on chip whose first
-    run takes mild gates alone, and which computes nothing but multiples of tensors alone. (H200, bf16, four warps for
-    eight, B4 T4096 H64 K=V=128: gla 0.65 ms for 0.71; with gates made of logits 0.85 for 0.87, with keys made of gates
-    1.17 for 0.95, with a bonus for the own step 1.14 for 0.77.)
+    """Do half as many threads hold what a kernel works on, which CROWDED is for, whatever products take the state from?
+    Those of a forward on chip whose first run takes mild gates alone, and which computes nothing but multiples of
+    tensors alone. (H200, bf16, four warps for eight, B4 T4096 H64 K=V=128, with states in shared memory: gla 0.65 ms
+    for 0.71; with gates made of logits 0.85 for 0.87, with keys made of gates 1.17 for 0.95, with a bonus for the own
+    step 1.14 for 0.77.)
     """
     return _holds(kernel, {"mul", "clamp"})
 

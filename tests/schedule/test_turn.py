@@ -4,17 +4,18 @@ numbers, and nothing else is turned."""
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from glagen.emit import emit
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import apply, ref
-from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Load, RowSum, Scan
+from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Load, RowSum, Scan, read, written
 from glagen.ir.schedule import Options
 from glagen.pipeline import plan
 from glagen.schedule.tiles import STATES_TURNED, gated_sides
-from glagen.schedule.turn import turned
+from glagen.schedule.turn import dealt, turned
 from glagen.schedule.wait import adds_from_shared
 from tests.mutation.judge import COVERS, SPECS, plan_of
 from tests.numerics.helpers import document_of, spec_text
@@ -55,6 +56,50 @@ def test_products_of_chunks_have_steps_first_where_the_state_alone_is_turned(nam
             if isinstance(line, Dot) and "j" in line.axes:
                 assert line.axes[0] in ("t", "s"), line
         assert all(dot.axes == ("j", "i") for scan in kernel.scans for dot in scan.added)
+
+
+def dealt_in(kernel: Kernel) -> list[Dot]:
+    return [x for x in single(kernel) if isinstance(x, Dot) and x.dealt]
+
+
+@pytest.mark.parametrize(("name", "cover"), CASES)
+def test_products_with_a_turned_state_have_its_order(name, cover):
+    """And what is added to them has; nothing else, and nobody sees a tile before it is in its own order again."""
+    planned = plan_of(name, cover)
+    for kernel in planned.kernels:
+        states = {scan.tile for scan in kernel.scans if scan.axes == ("j", "i") and not scan.rounded}
+        found = dealt_in(kernel)
+        assert not found or kernel.name in planned.from_shared
+        begun = [x for x in single(kernel) if isinstance(x, Dot) and x.y.name in states and not x.accumulate]
+        assert kernel.name not in planned.from_shared or all(x.dealt for x in begun)
+        for name_ in {x.name for x in found}:
+            uses = [x for x in single(kernel) if name_ in (*written(x), *read(x))]
+            last = max(n for n, x in enumerate(uses) if x in found)
+            assert all(x in found for x in uses[: last + 1])
+            assert any(x.y.name in states for x in uses[: last + 1])
+            assert all("j" in x.y.indices for x in uses[: last + 1])
+
+
+def test_what_is_added_later_is_not_dealt():
+    """Nor what a mask belongs to, nor a product with a state that is not turned."""
+    read_, add = Operand("S", ("j", "i")), Operand("v", ("s", "j"))
+    first = Dot("o", ("t", "j"), Operand("q", ("t", "i")), read_)
+    more = Dot("o", ("t", "j"), Operand("scores", ("t", "s")), add, accumulate=True)
+    use = Assign("twice", ("t", "j"), apply("mul", ref("o", ("t", "j")), ref("o", ("t", "j"))))
+    scan = Scan("S", ref("S", ("j", "i")), "S_initial", "S_final", None, axes=("j", "i"))
+    masked = replace(more, mask="own")
+    assert [x.dealt for x in dealt((first, more), (scan,))] == [True, True]
+    assert [getattr(x, "dealt", None) for x in dealt((first, use, more), (scan,))] == [True, None, False]
+    assert [x.dealt for x in dealt((first, masked, more), (scan,))] == [True, False, False]
+    assert [x.dealt for x in dealt((first, more), (replace(scan, axes=("i", "j")),))] == [False, False]
+
+
+@pytest.mark.parametrize("name", BY_WGMMA)
+def test_light_forwards_store_states_ahead(name):
+    """Which half as many threads hold: those that compute next to nothing of tensors alone."""
+    for kernel in fused(name, "guarded"):
+        light = kernel.name == "fused" and name in ("gla", "hgrn2")
+        assert all(scan.ahead == (light and scan.saved is not None) for scan in kernel.scans)
 
 
 @pytest.mark.parametrize(
