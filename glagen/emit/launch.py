@@ -98,9 +98,9 @@ def start(
     by_threads: bool = False,
     config: str = "config",
 ) -> list[str]:
-    """One launch of a kernel that is configured, as `config` says, by a name of its own if TMA stores states beside the
-    usual one alone. `read`: how many heads there are of what its heads
-    read; `passes`: which of the two, if it runs twice; `by_threads`: TMA stores no states."""
+    """One launch of a kernel that is configured. `read`: how many heads there are of what its heads read; `passes`:
+    which of the two, if it runs twice; `by_threads`: TMA stores no states; `config`: what says the configuration, the
+    usual one or, by a name of its own, one with which TMA stores no states if it is another."""
     kernel: Kernel = text["kernel"]
     heads = _heads(kernel)
     values = []

@@ -83,7 +83,7 @@ class KernelStates(KernelMemory):
         for scan in self.saved:
             self._line("# the state that enters this chunk" if self.kernel.direction == "forward" else
                        "# the gradient of the state that leaves this chunk")  # fmt: skip
-            self._keep(scan, more=" and not AHEAD" if self.early else f" and not {self.by_tma}" if self.by_tma else "")
+            self._keep(scan, more=" and not AHEAD" if self.early else self._by_threads())
         self.unkept = self.saved if self.by_tma and not self.early else []
 
     def _keep_before(self, line: Line | Loop) -> None:
@@ -99,8 +99,8 @@ class KernelStates(KernelMemory):
             self._enter()
             self._line(f"{name} = {slot}")
             for scan in self.saved:
-                self._keep(scan, name.removeprefix("slot"), f" & ({chunk} < chunks)", f" and not {self.by_tma}")
-            self.unkept = self.saved
+                self._keep(scan, name.removeprefix("slot"), f" & ({chunk} < chunks)", self._by_threads())
+            self.unkept = self.saved if self.by_tma else []
             self._keep_by_tma(chunk)
             self._leave()
 
@@ -141,6 +141,9 @@ class KernelStates(KernelMemory):
             self._given(tensor, store, more)
         else:
             self._line(store)
+
+    def _by_threads(self) -> str:
+        return f" and not {self.by_tma}" if self.by_tma else ""
 
     def _keep_by_tma(self, chunk: str = "chunk") -> None:
         """The same where TMA does it, which leaves out what is past the last chunk."""

@@ -36,7 +36,7 @@ from glagen.schedule.tiles import (
     scan_tiles,
 )
 from glagen.schedule.turn import columns_first, dealt, flipped, states_turned, turned
-from glagen.schedule.wait import had_better_wait, waiting
+from glagen.schedule.wait import adds_from_shared, had_better_wait, waiting
 from glagen.schedule.walks import summed_once
 
 
@@ -174,7 +174,6 @@ def build(
     if shape.on_chip:
         # where all is turned, early sums cost more registers: gla_v, at 64 by 64, spills 336 bytes a thread for 224
         body = heaviest_first(body, roots, () if all_turned else carried)
-        body = dealt(body, scans) if wants_wgmma(program, covers) else body
     elif shape.name == BOTH:
         body = heaviest_first(body, [*summed_of_states(lines, states), *sides_in_turn(stores)], ())
     if not shape.direction:
@@ -197,8 +196,10 @@ def build(
         judges=judges,
         given=tuple(x.name for x in given or operands),
     )
+    if shape.on_chip and wants_wgmma(program, covers) and adds_from_shared(kernel):
+        kernel = replace(kernel, body=dealt(body, scans))
     if is_light(kernel):
-        return replace(kernel, scans=tuple(replace(scan, ahead=scan.saved is not None) for scan in scans))
+        kernel = replace(kernel, scans=tuple(replace(scan, ahead=scan.saved is not None) for scan in scans))
     return kernel
 
 

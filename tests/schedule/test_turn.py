@@ -3,6 +3,7 @@ numbers, and nothing else is turned."""
 
 from __future__ import annotations
 
+import ast
 import itertools
 from dataclasses import replace
 
@@ -118,7 +119,9 @@ def test_states_that_do_not_add_by_wgmma_stay_in_memory(old, new, cover, stays):
     planned = plan(document, Options(cover=cover))
     assert bool(planned.fused_by_wgmma) == stays and bool(planned.faster_fused) == stays
     assert ("fused_value_gradients" in {k.name for k in planned.kernels}) == stays
-    assert ("FROM_SHARED" in emit(planned, "0" * 16)) == stays
+    text = emit(planned, "0" * 16)
+    assert ("FROM_SHARED" in text) == stays and ("_dealt(" in text) == stays
+    ast.parse(text)
 
 
 @pytest.mark.parametrize("name", ["gla_v", "simple_gla"])
