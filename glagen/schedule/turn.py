@@ -14,9 +14,9 @@ Where values are computed as well, as with gates on both sides, nothing is turne
 A turned state is the right operand of a product that has steps first, and as such goes to mma.sync in the registers in
 which wgmma has summed it, for these have its rows as others have columns, but for an order: a warp has 16 rows in a
 row, and columns by eights. In a sum that order does not count, so products have theirs by it, and are brought into
-their own when all is added (`Dot.dealt`). By shared memory a state would pass in each chunk, with barriers, and a
-multiprocessor has room for one such program where it has for two now. (H200, Triton 3.6.0, bf16, gla without
-gradients, same bits: B4 T4096 H64 K=V=128 0.40 ms for 0.61, B1 T65536 H8 0.33 for 0.43; B16 T2048 H4 K128 V256 0.15
+their own when all is added (`Dot.dealt`). By shared memory a state would pass in each chunk, with barriers, and by more
+registers: with four warps gla had 200 bytes of each thread's in memory, and has 8. (H200, Triton 3.6.0, bf16, gla
+without gradients, same bits: B4 T4096 H64 K=V=128 0.40 ms for 0.61, B1 T65536 H8 0.33 for 0.43; B16 T2048 H4 K128 V256 0.15
 for 0.18.)
 """
 
