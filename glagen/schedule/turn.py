@@ -16,8 +16,8 @@ which wgmma has summed it, for these have its rows as others have columns, but f
 row, and columns by eights. In a sum that order does not count, so products have theirs by it, and are brought into
 their own when all is added (`Dot.dealt`). By shared memory a state would pass in each chunk, with barriers, and by more
 registers: with four warps gla had 200 bytes of each thread's in memory, and has 8. (H200, Triton 3.6.0, bf16, gla
-without gradients, same bits: B4 T4096 H64 K=V=128 0.40 ms for 0.61, B1 T65536 H8 0.33 for 0.43; B16 T2048 H4 K128 V256 0.15
-for 0.18.)
+without gradients, same bits: B4 T4096 H64 K=V=128 0.40 ms for 0.61, B1 T65536 H8 0.33 for 0.43; B16 T2048 H4 K128
+V256 0.15 for 0.18.)
 """
 
 from __future__ import annotations
