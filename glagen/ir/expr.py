@@ -130,6 +130,22 @@ def times(*factors: Expr) -> Expr:
     return product
 
 
+def terms(total: Expr) -> list[Expr]:
+    """What a sum is the sum of: the expression itself, if it is none."""
+    return _operands(total, "add")
+
+
+def factors(product: Expr) -> list[Expr]:
+    """What a product is the product of: the expression itself, if it is none."""
+    return _operands(product, "mul")
+
+
+def _operands(expr: Expr, function: str) -> list[Expr]:
+    if isinstance(expr, Apply) and expr.function == function:
+        return [x for arg in expr.args for x in _operands(arg, function)]
+    return [expr]
+
+
 def children(expr: Expr) -> tuple[Expr, ...]:
     match expr:
         case Apply(args=args):

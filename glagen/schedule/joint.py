@@ -1,11 +1,14 @@
-"""Keys with one growth for scores and for states, in runs that only count for mild gates.
+"""Keys, or values, with one growth within a chunk and for states, in runs that only count for mild gates.
 
 Decays to a chunk's end are there its growths, times what its gates leave of a state (see mild.py). That factor is one
 for all steps, and may as well go to the state: S * whole + (k * growth * whole) v is (S + (k * growth) v) * whole. The
 keys are then those of the scores, and lie in shared memory already. (H200, bf16, gla without gradients, B4 T4096 H64
-K=V=128: 0.72 ms, and 0.84 ms without this.) With gates on values as well, those have decays to the chunk's end: a
-product of two growths may be more than float32 holds. Keys that read a gradient stay as they are: dS * whole would have
-to lie in shared memory beside the dS that is stored. (H100, the same sizes: gradients of values 0.91 ms, 0.99 with it.)
+K=V=128: 0.72 ms, and 0.84 ms without this.) Likewise values, where they alone have gates. (gla_v, the same call: 0.64
+ms for 0.66; what it reads decays once besides, see reads.py: 0.60 ms for 0.63, and at B32 T2048 H16 K=V=64, where a
+thread spilled 176 bytes, and spills 24, 0.26 for 0.33 without either.) With gates on both sides values keep their
+decays to the chunk's end: a product of two growths may be more than float32 holds. Keys that read a gradient stay as
+they are: dS * whole would have to lie in shared memory beside the dS that is stored. (H100, the same sizes: gradients
+of values 0.91 ms, 0.99 with it.)
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from glagen.schedule.tile import tile
 
 
 def joined(lines: list[Line], scans: tuple[Scan, ...]) -> tuple[list[Line], tuple[Scan, ...]]:
-    """The same, where keys go to nothing but a sum of states.
+    """The same, where keys, or values, go to nothing but a sum of states.
 
     Requires: lines that `lightened` has seen.
     """
@@ -32,17 +35,17 @@ def joined(lines: list[Line], scans: tuple[Scan, ...]) -> tuple[list[Line], tupl
 def _joined(
     lines: list[Line], scans: tuple[Scan, ...], decay: Assign, growth: Ref, rest: Ref
 ) -> tuple[list[Line], tuple[Scan, ...]]:
-    """The same for the keys that one gate's decays to the chunk's end scale."""
+    """The same for what one gate's decays to the chunk's end scale."""
     scaled = [x for x in lines if decay.name in read(x)]
     if len(scaled) != 1 or len(scans) != 1 or scans[0].late is not None:
         return lines, scans
-    (keys,), (scan,) = scaled, scans
-    added = [dot for dot in scan.added if set(written(keys)) & {dot.x.name, dot.y.name}]
-    others = [x for x in lines if set(written(keys)) & set(read(x))]
-    if not isinstance(keys, Assign) or not keys.rounded or not added or others:
+    (kept,), (scan,) = scaled, scans
+    added = [dot for dot in scan.added if set(written(kept)) & {dot.x.name, dot.y.name}]
+    others = [x for x in lines if set(written(kept)) & set(read(x))]
+    if not isinstance(kept, Assign) or not kept.rounded or not added or others:
         return lines, scans
     # what may outgrow float16
-    wide: dict[Line, Line] = {decay: replace(decay, mild=growth), keys: replace(keys, rounded="wide")}
+    wide: dict[Line, Line] = {decay: replace(decay, mild=growth), kept: replace(kept, rounded="wide")}
     gate, axes = decay.name.removesuffix("_to_end"), tuple(index.axis for index in rest.indices)
     left = tile(f"{gate}_whole", *axes)
     soon = Assign(f"{gate}_soon", axes, left, mild=ref("%UNIT"), still_mild=decay.still_mild)

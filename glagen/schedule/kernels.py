@@ -36,7 +36,7 @@ from glagen.schedule.tiles import (
     scan_tiles,
 )
 from glagen.schedule.turn import columns_first, dealt, flipped, states_turned, turned
-from glagen.schedule.wait import adds_from_shared, had_better_wait, waiting
+from glagen.schedule.wait import adds_from_shared, had_better_wait, read_beside_scores, waiting
 from glagen.schedule.walks import summed_once
 
 
@@ -155,7 +155,7 @@ def build(
         lines = added_to_tiles(lines, scans, stores)
         lines, scans = columns_first(lines, scans) if alone else (lines, scans)
     elif shape.on_chip:
-        lines, scans = (lines, scans) if all_turned else joined(lines, scans)
+        lines, scans = joined(lines, scans)
         lines = added_to_tiles(lines, scans, stores)
         if wants_wgmma(program, covers) and had_better_wait(scans, loads):
             scans = waiting(scans)
@@ -174,6 +174,7 @@ def build(
     if shape.on_chip:
         # where all is turned, early sums cost more registers: gla_v, at 64 by 64, spills 336 bytes a thread for 224
         body = heaviest_first(body, roots, () if all_turned else carried)
+        body = read_beside_scores(body, scans) if any(scan.waits for scan in scans) else body
     elif shape.name == BOTH:
         body = heaviest_first(body, [*summed_of_states(lines, states), *sides_in_turn(stores)], ())
     if not shape.direction:

@@ -13,11 +13,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from glagen.ir.chunk import Operand
-from glagen.ir.expr import Apply, Expr, Ref, apply, number, plus, ref, times
+from glagen.ir.expr import Apply, Expr, Ref, apply, number, plus, ref, terms, times
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Dot, Kernel, Line, RowSum, Store, read, written
 from glagen.ir.schedule import SLACK
 from glagen.schedule.covers import reach
 from glagen.schedule.eights import by_eights
+from glagen.schedule.reads import read_at_once
 from glagen.schedule.shift import halved, shifted
 from glagen.schedule.tile import tile
 
@@ -36,6 +37,7 @@ def lightened(lines: list[Line], causal: bool, walks: bool, bounded: bool) -> li
         if since is None:
             lines = _by_rows(lines, gate)
             continue
+        lines = read_at_once(lines, gate, reach(depth.limit) > depth.limit) if causal else lines
         lines = [_unlimited(x, since) if isinstance(x, Blocks) and _is_anchored(x, gate) else x for x in lines]
         limit: Expr | None = number(SLACK - depth.limit)
         rest = f"{gate}_whole"  # what is left of a state from the growth's anchor on
@@ -139,9 +141,9 @@ def _summed_over_rows(lines: list[Line], gate: str) -> tuple[RowSum, RowSum, Ass
         return None
     both = {later.name, earlier.name}
     total = next(x for x in lines if isinstance(x, Assign) and both <= set(read(x)))
-    terms = _terms(total.expr if total.mild is None else total.mild)
-    rest = [x for x in terms if not isinstance(x, Ref) or x.name not in both]
-    return (later, earlier, total, rest) if len(rest) + len(both) == len(terms) else None
+    summed = terms(total.expr if total.mild is None else total.mild)
+    rest = [x for x in summed if not isinstance(x, Ref) or x.name not in both]
+    return (later, earlier, total, rest) if len(rest) + len(both) == len(summed) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,7 @@ def _by_anchor(lines: list[Line], gate: str, half: Ref) -> list[Line] | None:
             x = replace(total, mild=plus(*rest, tile(summed.name, *later.axes), times(tile(left.name, *kept), half)))
         elif isinstance(x, Assign):
             for h in whole:
-                if {h.sum_.name, h.decayed} <= {y.name for y in _terms(x.expr) if isinstance(y, Ref)}:
+                if {h.sum_.name, h.decayed} <= {y.name for y in terms(x.expr) if isinstance(y, Ref)}:
                     x = replace(x, mild=_without(x.expr, {h.decayed}))
         changed.append(x)
     return _after(changed, {h.outer.name for h in halves}, gate)
@@ -242,10 +244,8 @@ def _is_summed_alone(lines: list[Line], half: _Half, paths: set[str]) -> bool:
         if isinstance(x, Blocks) or x.name in paths:
             continue
         used = {half.sum_.name, half.decayed} & set(read(x))
-        terms = (
-            {y.name for y in _terms(x.expr) if isinstance(y, Ref)} if isinstance(x, Assign) and not x.over else set()
-        )
-        if used and not {half.sum_.name, half.decayed} <= terms:
+        summed = terms(x.expr) if isinstance(x, Assign) and not x.over else []
+        if used and not {half.sum_.name, half.decayed} <= {y.name for y in summed if isinstance(y, Ref)}:
             return False
     return True
 
@@ -258,16 +258,9 @@ def _after(lines: list[Line], names: set[str], gate: str) -> list[Line]:
     return [*others[: last + 1], *blocks, *others[last + 1 :]]
 
 
-def _terms(total: Expr) -> list[Expr]:
-    """What a sum is the sum of."""
-    if isinstance(total, Apply) and total.function == "add":
-        return [term for x in total.args for term in _terms(x)]
-    return [total]
-
-
 def _without(total: Expr, none: set[str]) -> Expr:
     """A sum without those of its terms that are zero."""
-    return plus(*(x for x in _terms(total) if not isinstance(x, Ref) or x.name not in none))
+    return plus(*(x for x in terms(total) if not isinstance(x, Ref) or x.name not in none))
 
 
 def _of_one_step(line: Line, bounded: Expr | None) -> Line:

@@ -8,7 +8,7 @@ from glagen.emit import emit
 from glagen.errors import SpecError
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import apply, ref
-from glagen.ir.kernel import Dot, Load, Scan
+from glagen.ir.kernel import Blocks, Dot, Load, Scan, read, written
 from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import ADJOINT_GIVEN
 from glagen.pipeline import plan
@@ -16,7 +16,7 @@ from glagen.schedule.given import has_lefts_in_memory
 from glagen.schedule.wait import adds_from_shared, had_better_wait, waiting
 from tests.mutation.judge import COVERS, SPECS, plan_of
 from tests.numerics.helpers import document_of, spec_text
-from tests.strategies import COMPUTED_GRADIENTS, COMPUTED_VALUES
+from tests.strategies import COMPUTED_GRADIENTS, COMPUTED_VALUES, READ_TWICE
 
 STATE = ("i", "j")
 KEYS, VALUES = ("t", "i"), ("t", "j")
@@ -112,9 +112,29 @@ def test_a_turn_more_adds_what_the_last_chunk_made():
     body = text[text.index("def gla_kv_fused_kernel(") : text.index("def gla_kv_adjoint_states_kernel(")]
     assert "for n in range(0, chunks + 1):" in body and "left = tl.where(n < chunks, length - chunk * CHUNK, 0)" in body
     assert "in_ij = in_K[:, None] & in_V[None, :] & (n < chunks)" in body
+    reads, scores = "read_inter_undecayed = tl.dot(query_from_start", "scores_block = tl.dot(query_down_anchored"
+    assert body.index("k_up_anchored = (k") < body.index(reads) < body.index(scores), (
+        "they have a left operand in common"
+    )
     turn = body.index("S += tl.dot(tl.trans(k_to_end_waiting.to(WIDE)), v_to_end_waiting.to(WIDE)")
     assert turn < body.index("tl.store(S_ptr") < body.index("v_to_end_waiting = v_to_end.to(WIDE)")
     for name, one in (("gate_k_soon", "[BLOCK_K]"), ("gate_v_whole", "[BLOCK_V]"), ("gate_k_late", "[BLOCK_K]")):
         assert f"{name}_waiting = tl.full({one}, 1.0, tl.float32)" in body and f"{name}_waiting = {name}\n" in body
     for name, none in (("k_to_end", "[CHUNK, BLOCK_K]"), ("v_to_end", "[CHUNK, BLOCK_V]")):
         assert f"{name}_waiting = tl.zeros({none}, dtype=WIDE)" in body
+
+
+@pytest.mark.parametrize("text", [spec_text("gla_kv"), COMPUTED_VALUES, COMPUTED_GRADIENTS, READ_TWICE])
+def test_a_state_that_waits_is_read_after_all_that_is_multiplied_with_it(text):
+    """Beside scores in forwards; walking back keys need what blocks make, and have decays of their own."""
+    for kernel in planned(text).kernels:
+        if kernel.waits:
+            known = {scan.tile for scan in kernel.scans}
+            made = {name for line in kernel.lines for name in written(line)}
+            inside = [x for line in kernel.lines for x in (line.body if isinstance(line, Blocks) else (line,))]
+            for x in inside:
+                assert set(read(x)) & made <= known | {x.name}
+                known |= set(written(x))
+            guard = next(x for x in kernel.lines if isinstance(x, Blocks) and x.kind == "guard")
+            beside = [x for x in guard.body if isinstance(x, Dot) and x.y.name in {s.tile for s in kernel.scans}]
+            assert len(beside) == (kernel.direction == "forward")
