@@ -4,11 +4,11 @@ Decays to a chunk's end are there its growths, times what its gates leave of a s
 for all steps, and may as well go to the state: S * whole + (k * growth * whole) v is (S + (k * growth) v) * whole. The
 keys are then those of the scores, and lie in shared memory already. (H200, bf16, gla without gradients, B4 T4096 H64
 K=V=128: 0.72 ms, and 0.84 ms without this.) Likewise values, where they alone have gates. (gla_v, the same call: 0.64
-ms for 0.66; what it reads decays once besides, see reads.py: 0.60 ms for 0.63, and at B32 T2048 H16 K=V=64, where a
-thread spilled 176 bytes, and spills 24, 0.26 for 0.33 without either.) With gates on both sides values keep their
-decays to the chunk's end: a product of two growths may be more than float32 holds. Keys that read a gradient stay as
-they are: dS * whole would have to lie in shared memory beside the dS that is stored. (H100, the same sizes: gradients
-of values 0.91 ms, 0.99 with it.)
+ms for 0.66, and 0.60 for 0.63 where what it reads decays once, see reads.py; with both, B32 T2048 H16 K=V=64 takes 0.26
+ms for 0.33, and a thread spills 24 bytes for 240.) With gates on both sides values keep their decays to the chunk's
+end: a product of two growths may be more than float32 holds. Keys that read a gradient stay as they are: dS * whole
+would have to lie in shared memory beside the dS that is stored. (H100, the same sizes: gradients of values 0.91 ms,
+0.99 with it.)
 """
 
 from __future__ import annotations
