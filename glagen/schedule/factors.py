@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glagen.ir.chunk import Decay, Map, Operand
-from glagen.ir.expr import Apply, Expr, Ref, apply, free_axes
+from glagen.ir.expr import Expr, Ref, apply, factors, free_axes
 from glagen.ir.kernel import Assign, RowSum
 from glagen.schedule.tile import Workspace, natural, tile
 
@@ -52,15 +52,8 @@ def bare(work: Workspace, operand: Operand) -> tuple[Operand, tuple[Expr, ...]]:
     made = next((s for s in work.statements if isinstance(s, Map) and s.out.name == operand.name), None)
     if made is None or made.over:
         return operand, ()
-    factors = _factors(made.expr)
-    numbers = tuple(x for x in factors if not free_axes(x))
-    values = [x for x in factors if free_axes(x)]
+    numbers = tuple(x for x in factors(made.expr) if not free_axes(x))
+    values = [x for x in factors(made.expr) if free_axes(x)]
     if len(values) != 1 or not isinstance(values[0], Ref) or natural(made.out).indices != values[0].indices:
         return operand, ()
     return Operand(values[0].name, operand.indices), numbers
-
-
-def _factors(expr: Expr) -> list[Expr]:
-    if isinstance(expr, Apply) and expr.function == "mul":
-        return [x for arg in expr.args for x in _factors(arg)]
-    return [expr]

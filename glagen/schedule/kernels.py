@@ -174,7 +174,7 @@ def build(
     if shape.on_chip:
         # where all is turned, early sums cost more registers: gla_v, at 64 by 64, spills 336 bytes a thread for 224
         body = heaviest_first(body, roots, () if all_turned else carried)
-        body = read_beside_scores(body, scans) if any(scan.waits for scan in scans) else body
+        body = read_beside_scores(body, scans)
     elif shape.name == BOTH:
         body = heaviest_first(body, [*summed_of_states(lines, states), *sides_in_turn(stores)], ())
     if not shape.direction:

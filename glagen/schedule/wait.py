@@ -47,9 +47,9 @@ def waiting(scans: Iterable[Scan]) -> tuple[Scan, ...]:
 
 
 def read_beside_scores(body: Iterable[Line | Loop], scans: Iterable[Scan]) -> tuple[Line | Loop, ...]:
-    """The same, with the first product of a state just before the first product of a block that is the chunk, if it
+    """The same, with the first product of a state that waits just before the first of a block that is the chunk, if it
     needs nothing that blocks make. Requires: no loops; definitions before uses."""
-    lines, states = [line for line in body if not isinstance(line, Loop)], {scan.tile for scan in scans}
+    lines, states = [x for x in body if not isinstance(x, Loop)], {scan.tile for scan in scans if scan.waits}
     blocks = next((x for x in lines if isinstance(x, Blocks) and x.kind == "guard"), None)
     reads = next((x for x in lines if isinstance(x, Dot) and states & {x.x.name, x.y.name}), None)
     if blocks is None or reads is None or lines.index(reads) < lines.index(blocks):

@@ -12,11 +12,12 @@ from glagen.ir.kernel import FORWARD, Assign, Blocks, Dot, Line, read
 from glagen.ir.schedule import Options, Schedule
 from glagen.pipeline import plan
 from glagen.schedule.reads import read_at_once
+from glagen.schedule.turn import single_lines
 from tests.numerics.helpers import document_of, spec_text
 from tests.schedule.test_joint import value
 from tests.strategies import READ_TWICE
 
-STEPS, VALUES, PAIRS = ("t",), ("t", "j"), ("t", "s")
+VALUES, PAIRS = ("t", "j"), ("t", "s")
 INTER = Assign("inter", VALUES, times(ref("undecayed", VALUES), ref("g_from_start", VALUES), ref("scale")))
 PART = Dot("part", VALUES, Operand("scores", PAIRS), Operand("v_up", VALUES))
 INTRA = Assign("intra", VALUES, times(ref("g_down_anchored", VALUES), ref("part", VALUES)), accumulate=True)
@@ -47,8 +48,7 @@ def test_gates_of_keys_decay_queries():
     schedule = plan(document_of(spec_text("gla")), Options())
     assert isinstance(schedule, Schedule)
     for kernel in (k for k in schedule.kernels if k.name in FORWARD):
-        single = [x for line in kernel.lines for x in (line.body if isinstance(line, Blocks) else (line,))]
-        assert not [x for x in single if x.name.endswith("_intra_anchored")]
+        assert not [x for x in single_lines(kernel.lines) if x.name.endswith("_intra_anchored")]
 
 
 def run(lines: list[Line], given: dict[str, float]) -> dict[str, float]:

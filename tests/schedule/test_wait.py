@@ -13,6 +13,7 @@ from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import ADJOINT_GIVEN
 from glagen.pipeline import plan
 from glagen.schedule.given import has_lefts_in_memory
+from glagen.schedule.turn import single_lines
 from glagen.schedule.wait import adds_from_shared, had_better_wait, waiting
 from tests.mutation.judge import COVERS, SPECS, plan_of
 from tests.numerics.helpers import document_of, spec_text
@@ -113,9 +114,7 @@ def test_a_turn_more_adds_what_the_last_chunk_made():
     assert "for n in range(0, chunks + 1):" in body and "left = tl.where(n < chunks, length - chunk * CHUNK, 0)" in body
     assert "in_ij = in_K[:, None] & in_V[None, :] & (n < chunks)" in body
     reads, scores = "read_inter_undecayed = tl.dot(query_from_start", "scores_block = tl.dot(query_down_anchored"
-    assert body.index("k_up_anchored = (k") < body.index(reads) < body.index(scores), (
-        "they have a left operand in common"
-    )
+    assert body.index("k_up_anchored = (k") < body.index(reads) < body.index(scores)
     turn = body.index("S += tl.dot(tl.trans(k_to_end_waiting.to(WIDE)), v_to_end_waiting.to(WIDE)")
     assert turn < body.index("tl.store(S_ptr") < body.index("v_to_end_waiting = v_to_end.to(WIDE)")
     for name, one in (("gate_k_soon", "[BLOCK_K]"), ("gate_v_whole", "[BLOCK_V]"), ("gate_k_late", "[BLOCK_K]")):
@@ -131,8 +130,7 @@ def test_a_state_that_waits_is_read_after_all_that_is_multiplied_with_it(text):
         if kernel.waits:
             known = {scan.tile for scan in kernel.scans}
             made = {name for line in kernel.lines for name in written(line)}
-            inside = [x for line in kernel.lines for x in (line.body if isinstance(line, Blocks) else (line,))]
-            for x in inside:
+            for x in single_lines(kernel.lines):
                 assert set(read(x)) & made <= known | {x.name}
                 known |= set(written(x))
             guard = next(x for x in kernel.lines if isinstance(x, Blocks) and x.kind == "guard")
