@@ -124,8 +124,10 @@ def start(
     usual = "" if not config.isidentifier() or config == "config" else f"{config} is config and "
     by_tma = [f"{usual}_is_by_tma(config, {states}{measured})" if states != "None" else "False" for states in kept]
     constants += [f"TMA={asked}" for asked in by_tma]
+    tiles = [x for x, item in zip(values, text["tensors"], strict=False) if item["name"] in text["tiled"]]
+    constants += [f"TMA_LOADS=_loads_by_tma(config, {', '.join(tiles)})"] * bool(tiles)
     return [
-        "_launch_by_tma(" if set(kept) - {"None"} else "_launch(",
+        "_launch_by_tma(" if tiles or set(kept) - {"None"} else "_launch(",
         f"    {text['function']}, {'programs' if kernel.runs_twice else programs(text)}, device,",
         f"    {', '.join(values)},",
         f"    {', '.join(constants)},",

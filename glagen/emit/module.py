@@ -13,6 +13,7 @@ import glagen
 from glagen.emit.forms import launches
 from glagen.emit.helpers import HELPER_NEEDS, TRITON_HELPERS, TWIN_HELPERS
 from glagen.emit.interface import default_lines, interface, lead
+from glagen.emit.loads import loads_by_tma
 from glagen.emit.memory import BLOCK, BOUND, EXTENT, READS
 from glagen.emit.notes import closes, nearest, notes_by_chunk, what_is_beyond
 from glagen.emit.pytorch import TwinPrinter
@@ -158,7 +159,8 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "strong_tiles": STRONG if any(k["strong_tiles"] for k in kernels) else "",
         "crowded": CROWDED if any(k["crowds"] for k in kernels) else "",
         "from_shared": [roles[name]["function"] for name in schedule.from_shared],
-        "by_tma": schedule.stored_by_tma,
+        "stores_by_tma": bool(schedule.stored_by_tma),
+        "loads_by_tma": any(map(loads_by_tma, schedule.kernels)),
         "asks_measured": wide or any(name in WALKS for name in schedule.stored_by_tma),
         "in_turn": in_turn,
         "longer": any(k["longer"] for k in kernels),
@@ -216,6 +218,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "crowds": any(x.kernel == f"{kernel.name}{CROWDED}" for x in schedule.tuned),
         "runs_twice": kernel.runs_twice,
         "described": sorted(printer.described),
+        "tiled": printer.tiled,
         "closes": closes(kernel, program.gates),
         "real": printer.real,
         "judges": [(judge.least, BLOCK[judge.axis]) for judge in kernel.judges if kernel.scans],

@@ -98,6 +98,7 @@ class KernelPrinter(KernelDots):
         k = self.kernel
         self._begin()
         self._load_first()
+        self._describe_loads()
         self._line(f"for n in range(0, chunks{' + 1' if self.waiting else ''}):")
         self._enter()
         self._line("chunk = chunks - 1 - n" if k.direction == "reverse" else "chunk = n")
@@ -110,6 +111,7 @@ class KernelPrinter(KernelDots):
         for scan in self.waiting:
             self._turn(scan)
         self._enter_chunk()
+        self._fetch_ahead()
         self._chunk(scanned=True)
         self._leave_chunk()
         self._leave()

@@ -20,7 +20,7 @@ from glagen.schedule.joint import joined
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import for_any_gates, lightened, unguarded
 from glagen.schedule.operands import as_read
-from glagen.schedule.order import begun, heaviest_first, in_order, numbers_first, phases, pruned
+from glagen.schedule.order import begun, heaviest_first, in_order, loaded_late, numbers_first, phases, pruned
 from glagen.schedule.partial import local_sums, require_whole
 from glagen.schedule.sums import added_in_order, added_to_states, added_to_tiles
 from glagen.schedule.tiles import (
@@ -175,6 +175,7 @@ def build(
         # where all is turned, early sums cost more registers: gla_v, at 64 by 64, spills 336 bytes a thread for 224
         body = heaviest_first(body, roots, () if all_turned else carried)
         body = read_beside_scores(body, scans)
+        body = loaded_late(body) if shape.given else body
     elif shape.name == BOTH:
         body = heaviest_first(body, [*summed_of_states(lines, states), *sides_in_turn(stores)], ())
     if not shape.direction:

@@ -7,7 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 from glagen.errors import InternalError
-from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Dot, Line, Load, Loop, RowSum, Scan, read, written
+from glagen.ir.kernel import (
+    Assign,
+    BlockLine,
+    Blocks,
+    Depth,
+    Dot,
+    Line,
+    Load,
+    Loop,
+    RowSum,
+    Scan,
+    lines_of,
+    read,
+    written,
+)
 
 
 def begun(body: tuple[Line | Loop, ...]) -> tuple[Line | Loop, ...]:
@@ -106,6 +120,17 @@ def numbers_first(body: tuple[Line | Loop, ...]) -> tuple[Line | Loop, ...]:
     (H100, Triton 3.6.0, bf16, simple_gla's key gradients, B4 T4096 H64 K=V=128: 1.23 ms for 1.35.)"""
     numbers = tuple(line for line in body if isinstance(line, Load) and line.axes == ("t",))
     return (*numbers, *(item for item in body if item not in numbers))
+
+
+def loaded_late(body: tuple[Line | Loop, ...]) -> tuple[Line | Loop, ...]:
+    """The same, with tiles that have all columns of keys loaded just before what first reads them; those that states
+    alone add, after all else. So they may come one after another, to the same place (see emit/loads.py)."""
+    late = [x for x in body if isinstance(x, Load) and {*x.axes} == {"t", "i"}]
+    lines = [x for x in body if x not in late]
+    for load in late:
+        users = (n for n, x in enumerate(lines) if any(load.name in read(line) for line in lines_of(x)))
+        lines.insert(next(users, len(lines)), load)
+    return tuple(lines)
 
 
 def axes_used(line: Line) -> set[str]:

@@ -1,12 +1,14 @@
-"""What has one number a step is loaded a chunk ahead by walks, and before all else by other kernels."""
+"""What has one number a step is loaded a chunk ahead by walks, and before all else by other kernels. Walks that are
+given what they multiply load that just before, and by TMA where nothing comes ahead."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
+import torch
 
-from tests.numerics.helpers import ROOT
+from tests.numerics.helpers import ROOT, generated
 
 SPECS = sorted(path.stem for path in (ROOT / "generated").glob("*.py"))
 
@@ -49,3 +51,74 @@ def test_there_are_such():
     assert "g_next" in made["simple_gla_fused_kernel"]
     assert {"gate_whole_next", "gate_to_end_next"} <= set(re.findall(r"\w+", made["simple_gla_fused_given_kernel"]))
     assert "# [CHUNK]" in made["simple_gla_key_gradients_kernel"]
+
+
+GIVEN = [
+    name for name in SPECS if "_fused_given_kernel(" in (ROOT / "generated" / f"{name}.py").read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_given_walks_load_keys_just_before_what_multiplies_them(name):
+    for walk in ("fused_given", "fused_given_value_gradients"):
+        text = kernels(name)[f"{name}_{walk}_kernel"]
+        before, _, loop = text.partition("for n in range(0, chunks")
+        lines = [line.strip() for line in loop.split("\n")]
+        late = {line.split(" = ")[0]: n for n, line in enumerate(lines) if " if TMA_LOADS else tl.load(" in line}
+        assert len(late) == 2, walk
+        shapes = {lines[n].split("  # ")[1] for n in late.values()}
+        assert shapes == {"[CHUNK, BLOCK_K]", "[BLOCK_K, CHUNK]"}
+        assert before.count("_tiles = tl.make_tensor_descriptor(") == 2 + ("if TMA:" in before)
+        for x, n in late.items():
+            products = [m for m, line in enumerate(lines) if re.search(rf"tl\.dot\(.*\b{x}\b", line)]
+            between = "\n".join(lines[n + 1 : products[0]])
+            assert products[0] > n and "tl.load(" not in between and "tl.dot(" not in between, x
+        stored = [n for n, line in enumerate(lines) if "_tiles.store(" in line]
+        assert not stored or max(stored) < min(late.values()), (
+            "threads that wait for tiles would wait for states as well"
+        )
+
+
+@pytest.mark.parametrize(
+    ("capability", "stages", "dtype", "K", "offset", "is_by_tma"),
+    [
+        (9, 1, torch.bfloat16, 256, 0, True),
+        (9, 1, torch.bfloat16, 200, 8, True),
+        (9, 2, torch.bfloat16, 256, 0, False),  # one comes ahead
+        (8, 1, torch.bfloat16, 256, 0, False),
+        (10, 1, torch.bfloat16, 256, 0, False),
+        (9, 1, torch.float16, 256, 0, False),
+        (9, 1, torch.float32, 256, 0, False),
+        (9, 1, torch.bfloat16, 252, 0, False),  # rows of 504 bytes
+        (9, 1, torch.bfloat16, 256, 4, False),  # it begins eight bytes late
+    ],
+)
+def test_tma_loads_where_nothing_comes_ahead(monkeypatch, capability, stages, dtype, K, offset, is_by_tma):
+    module = generated("linear_attn")
+    monkeypatch.setattr(module, "_capability", lambda: capability)
+    config = module._config("fused_given", K, 512, dtype) | {"num_stages": stages}
+    keys, queries = torch.empty(2, 1024, dtype=dtype)[:, offset:]
+    assert module._loads_by_tma(config, keys, queries) is is_by_tma
+
+
+def test_the_table_has_them_for_wide_heads(monkeypatch):
+    assert set(GIVEN) >= {"gla", "linear_attn", "retnet", "simple_gla"}
+    for name in GIVEN:
+        module = generated(name)
+        monkeypatch.setattr(module, "_capability", lambda: 9)
+        config = module._config("fused_given", 256, 512, torch.bfloat16)
+        assert module._loads_by_tma(config, torch.empty(8, dtype=torch.bfloat16)), name
+        assert not module._loads_by_tma(module._config("fused_given", 128, 128, torch.bfloat16)), name
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_the_cache_fetches_what_has_columns(name):
+    for walk in ("fused_given", "fused_given_value_gradients"):
+        text = kernels(name)[f"{name}_{walk}_kernel"]
+        fetched = re.findall(r"_fetch\((\w+)_ptr \+ \(ahead \* H \+ h\) \* (CHUNK \* \w+), 2 \* \2\)", text)
+        made = dict(fetched)
+        assert made == (
+            {"scores": "CHUNK * CHUNK", "query_from_start": "CHUNK * K", "k_to_end": "CHUNK * K"}
+            if name == "gla"
+            else {}
+        )

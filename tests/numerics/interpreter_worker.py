@@ -513,6 +513,10 @@ def given_their_operands(document: Document, module: ModuleType, columns: tuple[
         rows.append({"precision": precision, "changed": found, "ok": not found})
     assert {f"{document.name}_{kernel}_kernel" for kernel in GIVEN_KERNELS} <= {*launched}
     assert f"{document.name}_outputs_kernel" not in launched
+    usual, module._loads_by_tma = module._loads_by_tma, lambda config, *tensors: bool(tensors)
+    given = {"cases": [Case(2, 70, 2, *columns)], "precisions": ["fp32"], "modes": ["saved"]}
+    rows += verify(document, module, regimes=["reset"], **given).to_dict()["rows"]  # as where no tiles come ahead
+    module._loads_by_tma = usual
     problem = draw(document, "mild", Case(1, 40, 1, *columns))
     each = 2 if "STRONG" in vars(module)[f"{document.name}_scores_kernel"].arg_names else 1  # launches, mild and strong
     for states, makers in (("saved", 1), ("recomputed", 2)):  # they are kept where chunk states are
