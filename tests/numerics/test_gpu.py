@@ -258,6 +258,30 @@ def test_calls_alike_repeat_what_the_first_launched(op):
     assert any(module._records.values()) and not plain._records
 
 
+@pytest.mark.parametrize("name", ["gla", "linear_attn", "simple_gla"])
+def test_tiles_of_wide_heads_come_by_tma(name):
+    """On Hopper, if each begins at a multiple of 16 bytes: with the bits of threads' loads, and from call to call."""
+    document, module = document_of(spec_text(name)), generated(name)
+    function, by_tma, asked = getattr(module, name), module._loads_by_tma, []
+    module._multiprocessors = lambda: 4
+    module._loads_by_tma = lambda *given: bool(asked.append(by_tma(*given))) or asked[-1]
+    given = arguments(document, Case(2, 333, 4, 256, 512))
+
+    def later(output_final_state, **given):  # by eight bytes in memory
+        moved = {n: torch.cat([x.new_zeros(4), x.flatten()])[4:].view(x.shape) for n, x in given.items()}
+        return function(**moved, output_final_state=output_final_state)
+
+    first, again, other, repeated = (results(document, f, given) for f in (function, function, later, later))
+    if torch.cuda.get_device_capability()[0] == 9:
+        assert set(asked) == ({True} if name == "gla" else {True, False})  # its tiles are of tensors that it makes
+    module._loads_by_tma = lambda *_: False
+    module._records.clear()
+    by_threads = results(document, function, given)
+    for x, y, z, moved, once_more in zip(first, again, by_threads, other, repeated, strict=True):
+        assert torch.equal(x, y) and torch.equal(x, z) and torch.equal(moved, once_more)
+        assert torch.allclose(x.float(), moved.float(), rtol=2e-2, atol=2e-2 * float(x.float().abs().max()))
+
+
 def test_kernels_are_timed_each_time_that_they_are_launched():
     """By `glagen tune`, though calls alike repeat what the first launched."""
     source = Source("gla.yaml", spec_text("gla"))
