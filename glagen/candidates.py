@@ -77,7 +77,8 @@ def walks_given(planned: Schedule, workload: Workload, device: torch.device) -> 
     chunk = planned.chunk * (2 if planned.program.gates else 1)
     like = replace(scores_apart(planned, workload, device), chunk=chunk)
     walk = replace(like, kernel="states", block_V=min(WIDE, like.V), stages=3)
-    on_chip = [replace(like, kernel=name, block_K=like.K, block_V=64, stages=2) for name in GIVEN_KERNELS]
+    stages = 2 if like.K <= WIDE else 1  # wider ones have no room for two (see emit/loads.py)
+    on_chip = [replace(like, kernel=name, block_K=like.K, block_V=64, stages=stages) for name in GIVEN_KERNELS]
     return merged(on_chip, [like, walk] if chunk > planned.chunk else [])
 
 
