@@ -172,8 +172,7 @@ def build(
     roots = [s.tile for s in stores] + [r for s in scans for r in s.reads] + [judge.sums for judge in judges]
     body = begun(phases(lines, shape.looped, roots, {x.tile for x in stores if shape.looped in x.axes}))
     if shape.on_chip:
-        # where all is turned, early sums cost more registers: gla_v, at 64 by 64, spills 336 bytes a thread for 224
-        body = heaviest_first(body, roots, () if all_turned else carried)
+        body = heaviest_first(body, roots, carried)
         body = read_beside_scores(body, scans)
         body = loaded_late(body) if shape.given else body
     elif shape.name == BOTH:
