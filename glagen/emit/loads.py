@@ -24,11 +24,7 @@ from glagen.emit.states import KernelStates
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel, Line, Load, Loop, lines_of, read
-
-
-def loads_by_tma(kernel: Kernel) -> bool:
-    """May Hopper's tensor memory accelerator load what a kernel multiplies? A walk that is given that."""
-    return bool(kernel.given and kernel.direction and kernel.whole)
+from glagen.ir.tuned import GIVEN_KERNELS
 
 
 class KernelLoads(KernelStates):
@@ -44,8 +40,9 @@ class KernelLoads(KernelStates):
         made = {x.name for x in self._given_loads()}
         loads = [x for x in kernel.lines if isinstance(x, Load)]
         self.ahead = [x for x in loads if kernel.direction and (x.axes == ("t",) or (x.name in made and not x.axes))]
-        self.by_tiles = [x for x in loads if loads_by_tma(kernel) and {*x.axes} == {"t", "i"}]
-        self.tiled = [identifier(self._loaded(x).name) for x in self.by_tiles]  # the tensors of those
+        # tiles that TMA may load, and the tensors that they are of
+        self.by_tiles = [x for x in loads if kernel.name in GIVEN_KERNELS and {*x.axes} == {"t", "i"}]
+        self.tiled = [identifier(self._loaded(x).name) for x in self.by_tiles]
 
     def _given_loads(self) -> list[Load]:
         """What another kernel has made of each chunk."""

@@ -13,7 +13,6 @@ import glagen
 from glagen.emit.forms import launches
 from glagen.emit.helpers import HELPER_NEEDS, TRITON_HELPERS, TWIN_HELPERS
 from glagen.emit.interface import default_lines, interface, lead
-from glagen.emit.loads import loads_by_tma
 from glagen.emit.memory import BLOCK, BOUND, EXTENT, READS
 from glagen.emit.notes import closes, nearest, notes_by_chunk, what_is_beyond
 from glagen.emit.pytorch import TwinPrinter
@@ -110,7 +109,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
     rec = program.recurrence
     kernels = [_kernel(schedule, k) for k in schedule.kernels]
     text = "\n".join(line for k in kernels for line in k["body"])
-    in_turn = any(k["runs"] for k in kernels)
+    in_turn, tiled = any(k["runs"] for k in kernels), any(k["tiled"] for k in kernels)
     twin = _twin(schedule)
     roles = {k["role"]: k for k in kernels}
     doubled = bool(schedule.doubled)
@@ -160,7 +159,8 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "crowded": CROWDED if any(k["crowds"] for k in kernels) else "",
         "from_shared": [roles[name]["function"] for name in schedule.from_shared],
         "stores_by_tma": bool(schedule.stored_by_tma),
-        "loads_by_tma": any(map(loads_by_tma, schedule.kernels)),
+        "loads_by_tma": tiled,
+        "by_tma": tiled or bool(schedule.stored_by_tma),
         "asks_measured": wide or any(name in WALKS for name in schedule.stored_by_tma),
         "in_turn": in_turn,
         "longer": any(k["longer"] for k in kernels),

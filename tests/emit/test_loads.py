@@ -8,6 +8,7 @@ import re
 import pytest
 import torch
 
+from glagen.ir.tuned import GIVEN_KERNELS
 from tests.numerics.helpers import ROOT, generated
 
 SPECS = sorted(path.stem for path in (ROOT / "generated").glob("*.py"))
@@ -60,7 +61,7 @@ GIVEN = [
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_given_walks_load_keys_just_before_what_multiplies_them(name):
-    for walk in ("fused_given", "fused_given_value_gradients"):
+    for walk in GIVEN_KERNELS:
         text = kernels(name)[f"{name}_{walk}_kernel"]
         before, _, loop = text.partition("for n in range(0, chunks")
         lines = [line.strip() for line in loop.split("\n")]
@@ -113,12 +114,8 @@ def test_the_table_has_them_for_wide_heads(monkeypatch):
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_the_cache_fetches_what_has_columns(name):
-    for walk in ("fused_given", "fused_given_value_gradients"):
+    for walk in GIVEN_KERNELS:
         text = kernels(name)[f"{name}_{walk}_kernel"]
         fetched = re.findall(r"_fetch\((\w+)_ptr \+ \(ahead \* H \+ h\) \* (CHUNK \* \w+), 2 \* \2\)", text)
-        made = dict(fetched)
-        assert made == (
-            {"scores": "CHUNK * CHUNK", "query_from_start": "CHUNK * K", "k_to_end": "CHUNK * K"}
-            if name == "gla"
-            else {}
-        )
+        made = {"scores": "CHUNK * CHUNK", "query_from_start": "CHUNK * K", "k_to_end": "CHUNK * K"}
+        assert dict(fetched) == (made if name == "gla" else {}), walk
