@@ -62,7 +62,8 @@ def _by_rows(lines: list[Line], gate: str) -> list[Line]:
     from_, before, left = (f"{gate}_{name}" for name in ("paths_from", "paths_before", "rows_kept"))
     summed = next((x for x in lines if isinstance(x, RowSum) and x.name == f"d{gate}_rows_from"), None)
     total = next((x for x in lines if isinstance(x, Assign) and summed and x.mild and summed.name in read(x)), None)
-    if summed is None or total is None or (len(spared), len(reads), len(writes)) != (1, 1, 1):
+    later = any(isinstance(x, Assign) and x.name == from_ for x in lines)
+    if summed is None or total is None or not later or (len(spared), len(reads), len(writes)) != (1, 1, 1):
         return lines
     axes, kept = summed.axes, tuple(axis for axis in summed.axes if axis != "t")
     anchored = summed.source.name != f"{gate}_rows_from"  # mild ones have a factor in common

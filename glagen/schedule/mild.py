@@ -116,7 +116,7 @@ def _by_rows(lines: list[Line], gate: str) -> list[Line]:
     """A gate's gradient with one sum over rows for two: what later steps read, less what they write that leaves the
     chunk; and all of that. (H200, bf16, B4 T4096 H64 K=V=128, ms, gradients of keys: gla 1.19 -> 1.15, gla_kv 1.28 ->
     1.19, and of its values 1.24 -> 1.15.)"""
-    if (found := _summed_over_rows(lines, gate)) is None:
+    if (found := _summed_over_rows(lines, gate)) is None or found[0].select == "after":
         return lines
     later, earlier, total, rest = found
     axes = later.axes
@@ -136,7 +136,8 @@ def _summed_over_rows(lines: list[Line], gate: str) -> tuple[RowSum, RowSum, Ass
     """The sums over rows of what later steps read and of what earlier ones write; the gate's gradient, of which both
     are terms, and its other terms. None where that is not so."""
     sums = {x.name: x for x in lines if isinstance(x, RowSum)}
-    later, earlier = sums.get(f"d{gate}_from"), sums.get(f"d{gate}_before")
+    later = sums.get(f"d{gate}_from") or sums.get(f"d{gate}_after")
+    earlier = sums.get(f"d{gate}_before")
     if later is None or earlier is None:
         return None
     both = {later.name, earlier.name}
@@ -204,18 +205,29 @@ def _halves(lines: list[Line], gate: str) -> list[_Half]:
 
 def _by_anchor(lines: list[Line], gate: str, half: Ref) -> list[Line] | None:
     """Gradients within the chunk and beyond it with their common factor last, and those of the gate by both: what later
-    steps read, less what they write, and all of that which leaves the chunk. None where there is more to a gradient."""
+    steps read, less what they write, and all of that which leaves the chunk. A read before the write does not pass the
+    gate of its own step, which is taken from the sum. None where there is more to a gradient."""
     halves = sorted(_halves(lines, gate), key=lambda half: -half.sign)
     found = _summed_over_rows(lines, gate)
     blocks = [x for x in lines if isinstance(x, Blocks) and _is_anchored(x, gate)]
     if found is None or [half.sign for half in halves] != [1, -1] or len(blocks) != 1:
         return None
     later, earlier, total, rest = found
-    whole = [h for h in halves if _is_summed_alone(lines, h, {later.source.name, earlier.source.name})]
     reads, writes = halves
-    rows = Assign(f"{gate}_rows_anchored", later.axes, apply("sub", reads.paths(half), writes.paths(half)))
+    read_here = Assign(f"{gate}_reads_anchored", later.axes, reads.paths(half))
+    own: list[RowSum] = []  # then sums of what is written, which those of reads do not have
+    if later.select == "after":
+        crossed = tile(f"crossed_{gate}", *later.axes)
+        own = [x for x in blocks[0].body if isinstance(x, RowSum) and x.name == crossed.name and not x.spared]
+        if [x.source.name for x in own] != [f"{writes.sum_.name}_paths_anchored"]:
+            return None
+        rest = [*(x for x in rest if x != crossed), apply("neg", tile(read_here.name, *later.axes))]
+    whole = [h for h in halves if _is_summed_alone(lines, h, {later.source.name, earlier.source.name})]
+    passing = tile(read_here.name, *later.axes) if own else read_here.expr
+    rows = Assign(f"{gate}_rows_anchored", later.axes, apply("sub", passing, writes.paths(half)))
     made: list[BlockLine] = [
         *(Assign(h.both.name, h.sum_.axes, plus(h.part, times(h.outer, half))) for h in halves),
+        *([read_here] if own else []),
         rows,
     ]
     kept = tuple(axis for axis in later.axes if axis != "t")
@@ -225,6 +237,7 @@ def _by_anchor(lines: list[Line], gate: str, half: Ref) -> list[Line] | None:
     for x in lines:
         if isinstance(x, Blocks) and _is_anchored(x, gate):
             body = [y for y in x.body if y not in [h.sum_ for h in whole]]
+            body = [replace(y, spared=True) if isinstance(y, RowSum) and y in own else y for y in body]
             ends = [replace(h.sum_, mild=times(h.anchor, h.both)) for h in whole]
             x = replace(x, body=(*body, *made, *ends))
         elif x is total:

@@ -54,7 +54,6 @@ from glagen.schedule.tiles import (
     chunk_of,
     differs,
     gated_sides,
-    has_room,
     may_be_crowded,
     shipped,
 )
@@ -80,16 +79,15 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     }
     more = {names[0] for names, may in beside.items() if may and any(x.kernel in names for x in table)}
     kernels = _kernels(program, covers, apart, more)
-    doubles = _may_double(program, covers, kernels)
+    doubles = _may_double(program, covers)
     measured = _measured(table, chunk, doubles)
-    alone = "V" not in gated_sides(program)  # for gates on values, no operand is without these columns
-    may_give = alone and (doubles or not program.gates)
+    may_give = doubles or not program.gates
     if may_give and apart and any(x.kernel == GIVEN and x.chunk >= WGMMA_ROWS for x in measured):
         kernels = _with_operands(program, covers, kernels, apart)
     names = {kernel.name for kernel in kernels} | {f"{k.name}{CROWDED}" for k in kernels if may_be_crowded(k)}
     names |= {f"{k.name}{STRONG}" for k in kernels if differs(k)}
     adding = {kernel.name for kernel in kernels if _adds_by_wgmma(program, covers, kernel)}
-    by_wgmma = bool(adding)
+    by_wgmma = bool(adding & {*ON_CHIP})
     faster_fused = _faster_fused(program, by_wgmma, measured)
     by_columns = bool({"K", "V"} & set(gated_sides(program)))
     # TMA is faster beside gates with columns; beside a scalar gate or none it is not
@@ -136,16 +134,16 @@ def _measured(table: tuple[Tuned, ...], chunk: int, may_double: bool) -> tuple[T
     return tuple(x for x in table if (x.chunk > chunk) == (x.heads in doubled))
 
 
-def _may_double(program: ChunkProgram, covers: dict[str, Cover], kernels: tuple[Kernel, ...]) -> bool:
+def _may_double(program: ChunkProgram, covers: dict[str, Cover]) -> bool:
     """May chunks have twice as many steps for some heads?
 
-    If the same blocks serve, and tiles of as many rows leave threads room. (H100, Triton 3.6.0, bf16, B8 T2048 H4 K256
-    V512, forward and backward: gla 1.40 ms for 1.67; with gates made of logits 2.11 for 2.04, with a bonus for the own
-    step 2.86 for 2.33.) With scalar gates there are no blocks, and tiles are as those without gates.
+    If the same blocks serve, and what is beside them is for one side alone. (H200, Triton 3.6.0, bf16, B8 T2048 H4 K256
+    V512, forward / with backward, ms: hgrn2 0.42 / 1.20 -> 0.22 / 0.92, with gates made of logits 0.65 / 1.57 -> 0.24 /
+    1.06; but gates on both sides 0.57 / 1.81 -> 0.80 / 2.35, on values 0.30 / 1.44 -> 0.58 / 2.69.) With scalar gates
+    there are no blocks, and tiles are as those without gates.
     """
-    if gated_sides(program) == "s":
-        return not needs_exact_states(program.recurrence)
-    return all(cover.finds_depth for cover in covers.values()) and any(has_room(k) for k in kernels)
+    one_side = gated_sides(program) in ("K", "s")
+    return one_side and not needs_exact_states(program.recurrence) and all(x.finds_depth for x in covers.values())
 
 
 def _covers(program: ChunkProgram, chunk: int, options: Options) -> dict[str, Cover]:

@@ -117,5 +117,5 @@ def test_the_cache_fetches_what_has_columns(name):
     for walk in GIVEN_KERNELS:
         text = kernels(name)[f"{name}_{walk}_kernel"]
         fetched = re.findall(r"_fetch\((\w+)_ptr \+ \(ahead \* H \+ h\) \* (CHUNK \* \w+), 2 \* \2\)", text)
-        made = {"scores": "CHUNK * CHUNK", "query_from_start": "CHUNK * K", "k_to_end": "CHUNK * K"}
-        assert dict(fetched) == (made if name == "gla" else {}), walk
+        gated = name in ("gla", "gla_sigmoid", "hgrn2", "rwkv6")
+        assert sorted(dict(fetched).values()) == (["CHUNK * CHUNK", "CHUNK * K", "CHUNK * K"] if gated else []), walk

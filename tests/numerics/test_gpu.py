@@ -312,9 +312,10 @@ def test_later_strong_gates_change_no_earlier_bit_on_chip(name, columns):
 
 
 @pytest.mark.parametrize("walks", [4, 10**6], ids=["tiles as measured", "in pieces"])
-def test_chunks_of_twice_as_many_steps(walks):
+@pytest.mark.parametrize("name", ["gla", "gla_sigmoid", "hgrn2", "rwkv6"])
+def test_chunks_of_twice_as_many_steps(name, walks):
     """As heads of 256 by 512 have on Hopper: gates of any strength, and bits of outputs before strong ones."""
-    document, module = document_of(spec_text("gla")), generated("gla")
+    document, module = document_of(spec_text(name)), generated(name)
     module._multiprocessors, module.LONG = lambda: walks, 1
     if torch.cuda.get_device_capability()[0] == 9:
         assert module._chunk(256, 512, torch.bfloat16) == 2 * module.CHUNK

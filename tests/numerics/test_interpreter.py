@@ -116,7 +116,7 @@ def test_what_enters_each_piece():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
-@pytest.mark.parametrize("name", ["gla", "simple_gla"])
+@pytest.mark.parametrize("name", ["gla", "rwkv6", "simple_gla"])
 def test_chunks_of_twice_as_many_steps(name):
     result = _worker(f"doubled {name}")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]

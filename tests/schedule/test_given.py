@@ -104,7 +104,19 @@ def test_walks_of_fewer_rows_than_wgmma_has_are_given_nothing():
     assert isinstance(found, Schedule) and not {*GIVEN_KERNELS} & {kernel.name for kernel in found.kernels}
 
 
-@pytest.mark.parametrize("name", ["rwkv6", "hgrn2", "gla_sigmoid", "gla_v", "mamba2"])
+@pytest.mark.parametrize("name", ["rwkv6", "hgrn2", "gla_sigmoid"])
+def test_whatever_gates_on_keys_are_made_of_walks_are_given_as_much(name):
+    found = planned(spec_text(name))
+    kernels = {kernel.name: kernel for kernel in found.kernels}
+    assert found.doubled and 2 * found.chunk == WGMMA_ROWS
+    for walk_name in GIVEN_KERNELS:
+        kernel = kernels[walk_name]
+        assert sum("i" in x.axes and "t" in x.axes for x in kernel.lines if isinstance(x, Load)) == 2
+        assert walk_name in found.from_shared and has_lefts_in_memory(kernel)
+        assert not kernel.judges and not kernel.runs_twice, "whatever the gates are"
+
+
+@pytest.mark.parametrize("name", ["gla_v", "gla_kv", "mamba2"])
 def test_no_walk_is_given_operands_where_chunks_have_no_more_steps(name):
     assert not {*GIVEN_KERNELS} & {kernel.name for kernel in planned(spec_text(name)).kernels}
 

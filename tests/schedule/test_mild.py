@@ -90,7 +90,8 @@ def test_what_lines_read_in_a_mild_run_is_there(name):
 
 @pytest.mark.parametrize("name", SPECS)
 def test_paths_within_a_chunk_are_summed_once(name):
-    """What blocks with one anchor do not sum in a mild run, the sum over all steps takes in, and vice versa."""
+    """What blocks with one anchor do not sum in a mild run, the sum over all steps takes in, and vice versa; of reads
+    before the write, that over rows takes in what is written."""
     for kernel in plan_of(name, "guarded").kernels:
         spared = [x.source.name for x in single(kernel) if isinstance(x, RowSum) and x.spared]
         taken = [
@@ -99,6 +100,11 @@ def test_paths_within_a_chunk_are_summed_once(name):
             if x.mild is not None and "_paths_" in x.name
             for n in set(read(Assign(x.name, x.axes, x.mild))) - set(read(Assign(x.name, x.axes, x.expr)))
         ]
+        made = {x.name: x for x in assigns(kernel)}
+        for gate in (name.removesuffix("_reads_anchored") for name in made if name.endswith("_reads_anchored")):
+            halves = [name for name in read(made[f"{gate}_rows_anchored"]) if name.endswith("_intra_anchored")]
+            taken += [name.replace("_anchored", "_paths_anchored") for name in halves]
+            assert f"crossed_{gate}" not in {r.name for r in refs(made[f"d{gate}"].mild)}
         assert sorted(spared) == sorted(taken)
 
 

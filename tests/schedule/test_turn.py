@@ -120,7 +120,7 @@ def test_states_that_do_not_add_by_wgmma_stay_in_memory(old, new, cover, stays):
     assert bool(planned.fused_by_wgmma) == stays and bool(planned.faster_fused) == stays
     assert ("fused_value_gradients" in {k.name for k in planned.kernels}) == stays
     text = emit(planned, "0" * 16)
-    assert ("FROM_SHARED" in text) == stays and ("_dealt(" in text) == stays
+    assert ("fused" in planned.from_shared) == stays and ("_dealt(" in text) == stays
     ast.parse(text)
 
 

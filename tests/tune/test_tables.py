@@ -203,8 +203,12 @@ def test_chunks_have_twice_as_many_steps_for_heads_measured_so(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "old", "new"),
-    [("gla", "chunk: auto", "chunk: 32"), ("gla", "subchunk: auto", "subchunk: 16"), ("rwkv6", "", "")],
-    ids=["the spec's chunk", "the spec's sub-chunks", "no room in tiles"],
+    [
+        ("gla", "chunk: auto", "chunk: 32"),
+        ("gla", "subchunk: auto", "subchunk: 16"),
+        ("gla", 'domain: "[-inf, 0]"', 'domain: "[-1, 0]"'),
+    ],
+    ids=["the spec's chunk", "the spec's sub-chunks", "blocks of a fixed size"],
 )
 def test_chunks_that_have_no_more_steps(name, old, new):
     source = Source("spec.yaml", spec_text(name).replace(old, new))
