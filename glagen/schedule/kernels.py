@@ -15,6 +15,7 @@ from glagen.ir.tuned import ALONE, BOTH, Tiles
 from glagen.schedule.alone import carried_rounded
 from glagen.schedule.both import of_states, sides_in_turn, summed_of_states
 from glagen.schedule.covers import Cover, reach
+from glagen.schedule.diagonals import on_diagonals
 from glagen.schedule.given import apart, exact, of_exact
 from glagen.schedule.joint import joined
 from glagen.schedule.lower import Lowering
@@ -133,7 +134,7 @@ def build(
         tile_name, extra = _summed(goal)
         lines += extra
         stores.append(Store(goal.target, tile_name, goal.parts[0].indices))
-    lines = lightened(lines, forward, shape.on_chip, may_close(program.gates))
+    lines = on_diagonals(lightened(lines, forward, shape.on_chip, may_close(program.gates)))
     if shape.direction and not (shape.whole or shape.given or needs_exact_states(program.recurrence)):
         lines = summed_once(lines, (gate.name for gate in program.gates if gate.axes))
     stores += [Store(x.name, x.name, x.indices) for x in operands]

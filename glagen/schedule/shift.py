@@ -60,6 +60,7 @@ def halved(lines: list[Line], gate: str, since: RowSum) -> tuple[list[Line], str
     axes = since.axes[1:]
     sums, least = tile(since.name, *since.axes), tile(f"log_{gate}_least", *axes)
     half, left = tile(f"log_{gate}_half", *axes), tile(f"{gate}_half", *axes)
+    before = tile(f"{since.name}_before", *since.axes)  # no sum of its own: it is that one without the step's gate
     made = [
         Assign(least.name, axes, sums, over=("t",), least=True),
         Assign(half.name, axes, times(number(Fraction(1, 2)), least)),
@@ -73,6 +74,7 @@ def halved(lines: list[Line], gate: str, since: RowSum) -> tuple[list[Line], str
                 return [x, *made]
             case Assign(name=name, expr=Apply(function="exp", args=(log,))) if name.startswith(f"{gate}_down_anchored"):
                 downs[name.removeprefix(f"{gate}_down_anchored")] = x
+                log = apply("sub", sums, tile(gate, *since.axes)) if log == before else log
                 return [replace(x, mild=apply("exp", apply("sub", log, half)))]
             case Assign(name=name) if name.startswith(f"{gate}_up_anchored"):
                 return [replace(x, mild=apply("grow", apply("sub", sums, half)))]
