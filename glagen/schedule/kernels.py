@@ -15,7 +15,7 @@ from glagen.ir.tuned import ALONE, BOTH, Tiles
 from glagen.schedule.alone import carried_rounded
 from glagen.schedule.both import of_states, sides_in_turn, summed_of_states
 from glagen.schedule.covers import Cover, reach
-from glagen.schedule.diagonals import on_diagonals
+from glagen.schedule.diagonals import put_on, read_off
 from glagen.schedule.given import apart, exact, of_exact
 from glagen.schedule.joint import joined
 from glagen.schedule.lower import Lowering
@@ -23,7 +23,7 @@ from glagen.schedule.mild import for_any_gates, lightened, unguarded
 from glagen.schedule.operands import as_read
 from glagen.schedule.order import begun, heaviest_first, in_order, loaded_late, numbers_first, phases, pruned
 from glagen.schedule.partial import local_sums, require_whole
-from glagen.schedule.sums import added_in_order, added_to_states, added_to_tiles
+from glagen.schedule.sums import added_in_order, added_to_states, added_to_tiles, users_of
 from glagen.schedule.tiles import (
     ALONE_TILES,
     GIVEN_TILES,
@@ -134,7 +134,7 @@ def build(
         tile_name, extra = _summed(goal)
         lines += extra
         stores.append(Store(goal.target, tile_name, goal.parts[0].indices))
-    lines = on_diagonals(lightened(lines, forward, shape.on_chip, may_close(program.gates)))
+    lines = read_off(lightened(lines, forward, shape.on_chip, may_close(program.gates)))
     if shape.direction and not (shape.whole or shape.given or needs_exact_states(program.recurrence)):
         lines = summed_once(lines, (gate.name for gate in program.gates if gate.axes))
     stores += [Store(x.name, x.name, x.indices) for x in operands]
@@ -143,6 +143,8 @@ def build(
         for s in statements
         if isinstance(s, Carry) and s.out.name in carries
     )
+    if not (shape.given or operands):
+        lines = put_on(lines, users_of(lines, scans, stores))
     carried = {scan.tile for scan in scans}
     lines = of_exact(lines) if shape.given and not shape.whole else lines
     lines, given = apart(lines, scans, stores, shape.own, not shape.whole) if shape.given else (lines, ())

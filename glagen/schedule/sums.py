@@ -13,7 +13,7 @@ def added_to_states(
     lines: list[Line], scans: tuple[Scan, ...], stores: list[Store]
 ) -> tuple[list[Line], tuple[Scan, ...]]:
     """The same, where dots that only add to a carried state sum into it: they need no registers of their own."""
-    dots = _used_once(lines, _users(lines, scans, stores))
+    dots = _used_once(lines, users_of(lines, scans, stores))
     found = []
     for scan in scans:
         update, added = _without(scan.update, dots, set())
@@ -24,7 +24,7 @@ def added_to_states(
 
 def added_to_tiles(lines: list[Line], scans: tuple[Scan, ...], stores: list[Store]) -> list[Line]:
     """The same for the sums of a kernel's tiles; what is left of such a sum goes by its name."""
-    users = _users(lines, scans, stores)
+    users = users_of(lines, scans, stores)
     dots = _used_once(lines, users)
     found: list[Line] = []
     for line in lines:
@@ -79,7 +79,7 @@ def _used_once(lines: list[Line], users: Counter[str]) -> dict[str, Dot]:
     return {x.name: x for x in lines if isinstance(x, Dot) and not x.accumulate and users[x.name] == 1}
 
 
-def _users(lines: list[Line], scans: tuple[Scan, ...], stores: list[Store]) -> Counter[str]:
+def users_of(lines: list[Line], scans: tuple[Scan, ...], stores: list[Store]) -> Counter[str]:
     """How many lines, updates of states and stores use each tile."""
     users = Counter(n for line in lines for n in read(line)) + Counter(store.tile for store in stores)
     return users + Counter(n for scan in scans for n in scan.reads)

@@ -76,7 +76,7 @@ equations:
 """,
 }
 EVERY = SPECS | TRICKY
-DOUBLED = ("gla", "lightning_attn", "retnet", "simple_gla")  # whose chunks have twice as many steps for some heads
+DOUBLED = ("gla", "gla_sigmoid", "hgrn2", "lightning_attn", "retnet", "rwkv6", "simple_gla")
 
 
 def planned(text: str, options: Options | None = None) -> tuple[Document, Schedule | Ensemble]:
