@@ -206,8 +206,8 @@ def _halves(lines: list[Line], gate: str) -> list[_Half]:
 def _by_anchor(lines: list[Line], gate: str, half: Ref) -> list[Line] | None:
     """Gradients within the chunk and beyond it with their common factor last, and those of the gate by both: what later
     steps read, less what they write, and all of that which leaves the chunk. A read before the write does not pass the
-    gate of its own step, which is taken from the sum. (H200, Triton 3.6.0, bf16, rwkv6, B4 T4096 H64 K=V=128, forward and
-    backward: 4.69 ms for 5.11.) None where there is more to a gradient."""
+    gate of its own step, which is taken from the sum. (H200, Triton 3.6.0, bf16, rwkv6, B4 T4096 H64 K=V=128, forward
+    and backward: 4.69 ms for 5.11.) None where there is more to a gradient."""
     halves = sorted(_halves(lines, gate), key=lambda half: -half.sign)
     found = _summed_over_rows(lines, gate)
     blocks = [x for x in lines if isinstance(x, Blocks) and _is_anchored(x, gate)]
