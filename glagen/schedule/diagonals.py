@@ -61,8 +61,12 @@ def _put_on(lines: list[Line], dot: Dot, total: Assign, once: dict[Expr, Assign]
     (n,), axes = found, dot.x.indices
     own = keep("diagonal", times(*numbers[n]), *axes)
     both = Assign(f"{dot.x.name}_and_own", axes, plus(tile(dot.x.name, *axes), own))
+    there = [x for x in lines if isinstance(x, Assign) and x.name == both.name]
+    if there not in ([], [both]):  # for another product this matrix has other numbers there
+        return lines
+    product = replace(dot, x=Operand(both.name, axes))
     instead: dict[Line, tuple[Line, ...]] = {
-        dot: (both, replace(dot, x=Operand(both.name, axes))),
+        dot: (product,) if there else (both, product),
         total: (replace(total, expr=plus(*summed[:n], *summed[n + 1 :])),),
     }
     if summed[n] in once:
