@@ -787,8 +787,8 @@ def test_the_kernels_are_the_recurrence(text, case, regime, seed):
 @SOME
 @given(strategies.specs(), SHORT, strategies.regimes, strategies.seeds)
 def test_chunks_may_have_twice_as_many_steps(text, case, regime, seed):
-    """Of any spec with scalar gates, or those on keys that guarded covers serve; and every other time walks are given what
-    others make, if that may be, which it may without gates too."""
+    """Of any spec with scalar gates, or gates on keys that guarded covers serve; and every other time walks are given
+    what others make, if that may be, which it may without gates too."""
     text = re.sub(r"^((?:sub)?chunk): .*$", r"\1: auto", text, flags=re.MULTILINE)
     document = document_of(text)
     table = (*twice_as_long(document, 0, (case.K, case.V)), *walks_given(document, 0, (case.K, case.V)))

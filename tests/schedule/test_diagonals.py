@@ -100,10 +100,8 @@ def test_so_do_those_of_products_that_something_else_reads():
 def test_a_matrix_may_multiply_two_tiles(same):
     """With the same numbers on its diagonal, or for one of them."""
     other = Dot("back", ("t", "j"), PRODUCT.x, Operand("z", ("s", "j")))
-    sums = [
-        added(times(X, ROW)),
-        Assign("p", ("t", "j"), plus(times(Z, ROW if same else ONE, ROW), tile("back", "t", "j"))),
-    ]
+    term = times(Z, ROW) if same else times(Z, ONE, ROW)
+    sums = [added(times(X, ROW)), Assign("p", ("t", "j"), plus(term, tile("back", "t", "j")))]
     found = put_on([PRODUCT, other, *sums], users_of([PRODUCT, other, *sums], (), []))
     assert [x.name for x in found] == ["scores_and_own", "within", "back", "o", "p"]
     assert [x.x.name for x in found if isinstance(x, Dot)] == ["scores_and_own", "scores_and_own" if same else "scores"]
