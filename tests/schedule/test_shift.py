@@ -51,6 +51,19 @@ def test_forwards_and_walks_have_a_power_of_two(name):
         assert all(x.shifted == (not of_chunks) for x in kernel.lines if isinstance(x, Depth))
 
 
+@pytest.mark.parametrize("name", ["rwkv6", "before_k", "before_v"])
+def test_gradients_sum_gates_once_where_reads_come_before_the_write(name):
+    """In the run for mild gates: sums before a step are those through it, less its own gate."""
+    kernels = [k for k in kernels_of(name) if k.of_gradients and not k.whole]
+    lines = [x for k in kernels for line in k.lines for x in (line.body if isinstance(line, Blocks) else (line,))]
+    downs = [x for x in lines if isinstance(x, Assign) and re.fullmatch("gate_._down_anchored_before", x.name)]
+    assert downs
+    for line in downs:
+        gate = line.name.removesuffix("_down_anchored_before")
+        assert line.mild is not None
+        assert {r.name for r in refs(line.mild)} == {f"log_{gate}_since", gate, f"log_{gate}_half"}
+
+
 @pytest.mark.parametrize("name", GUARDED)
 def test_walks_judge_by_what_their_readers_reach(name):
     """What makes chunk states judges for outputs made from them, whose first run reaches as far as it always did."""
