@@ -62,7 +62,7 @@ def _by_rows(lines: list[Line], gate: str) -> list[Line]:
     from_, before, left = (f"{gate}_{name}" for name in ("paths_from", "paths_before", "rows_kept"))
     summed = next((x for x in lines if isinstance(x, RowSum) and x.name == f"d{gate}_rows_from"), None)
     total = next((x for x in lines if isinstance(x, Assign) and summed and x.mild and summed.name in read(x)), None)
-    later = any(isinstance(x, Assign) and x.name == from_ for x in lines)
+    later = any(isinstance(x, Assign) and x.name == from_ for x in lines)  # none where reads come before the write
     if summed is None or total is None or not later or (len(spared), len(reads), len(writes)) != (1, 1, 1):
         return lines
     axes, kept = summed.axes, tuple(axis for axis in summed.axes if axis != "t")
