@@ -186,6 +186,24 @@ def test_programs_of_the_second_pass_look_after_many(module, monkeypatch):
     assert [(c["STRONG"], c["SHARE"]) for c in kernel.compiled] == [(False, 1), (True, 1), (True, module.SHARE)]
 
 
+def test_programs_take_as_many_chunks_in_turn_as_leave_eight_warps_a_multiprocessor(module, monkeypatch):
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
+
+    @given(st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([1, 2, 4, 8]), st.integers(1, 2**17))
+    def holds(most, warps, programs):
+        config = module._Config(num_warps=warps)
+        config.run = most
+        run = module._in_turn(config, programs)
+
+        def busy(run: int) -> bool:
+            return programs * warps >= 8 * 132 * run
+
+        assert 1 <= run <= most and most % run == 0
+        assert (run == 1 or busy(run)) and (run == most or not busy(2 * run))
+
+    holds()
+
+
 def test_the_pass_for_strong_gates_takes_more_chunks_in_turn_where_many_programs_are_left(module, monkeypatch):
     monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
 
