@@ -240,7 +240,7 @@ def test_walks_of_few_heads_take_the_rule_for_narrow_tiles(monkeypatch):
 
 
 @pytest.mark.parametrize("walks", [1, 2, 16, 33, 34, 300])
-@pytest.mark.parametrize("chunks", [63, 64, 65, 313, 1024, 3125, 4096])
+@pytest.mark.parametrize("chunks", [31, 32, 33, 64, 313, 1024, 3125, 4096])
 def test_long_sequences_of_few_heads_are_cut(module, monkeypatch, walks, chunks):
     """Into pieces that are worth it, of as many chunks, but the last: for each multiprocessor one program and more, and
     no more than two, or four that have a while to walk; there would be twice as many if they might be."""
