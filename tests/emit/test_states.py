@@ -102,7 +102,7 @@ def test_without_gates_of_columns_threads_store(name):
     ("T", "heads", "looks"),
     [
         (32 * 128, 8, False),
-        (32 * 63, 8, True),  # one piece
+        (32 * 31, 8, True),  # one piece
         (32 * 128, 16, True),  # two heads of outputs read one of the state, and walks for what enters are of the latter
     ],
 )
