@@ -191,7 +191,10 @@ def _compile(module: ModuleType, call: Launch, gpu: Any, dtype: torch.dtype, K: 
         while compiled.metadata.shared > limit and launch_options.get("num_stages", 1) > 1:  # as `_fitting` there does
             launch_options["num_stages"] -= 1
             compiled = triton.compile(source, target=gpu, options=launch_options)
-    registers, spills, mma = _machine_code(compiled) if gpu.backend == "cuda" else (0, 0, ())
+        registers, spills, mma = _machine_code(compiled) if gpu.backend == "cuda" else (0, 0, ())
+        if registers == 32 and spills:  # as `_loaded` there does
+            compiled = triton.compile(source, target=gpu, options=launch_options | {"maxnreg": 255})
+            registers, spills, mma = _machine_code(compiled)
     shared, ptx = compiled.metadata.shared, compiled.asm.get("ptx", "")
     from_registers = len(re.findall(r"wgmma\.mma_async[^;]*\}, \{", ptx))
     fused, waits = _fused(ptx), "griddepcontrol.wait" in ptx

@@ -51,6 +51,7 @@ class Compiled:
         self.src = self
 
     function, packed_metadata, metadata = "function", "metadata", "more"
+    n_regs, n_spills = 168, 0
 
     def _init_handles(self):
         """On a GPU that has room for it."""
@@ -552,6 +553,17 @@ def test_launchers_are_loaded_one_after_another(module, monkeypatch):
     assert alone == [True] * 8 and all(x._run == (x, "more") for x in compiled)
 
 
+@pytest.mark.parametrize(("registers", "spills", "again"), [(32, 900, True), (32, 0, False), (255, 900, False)])
+def test_kernels_that_are_left_few_registers_may_take_all(module, monkeypatch, registers, spills, again):
+    """Once: it is as it is, if that is no help."""
+    monkeypatch.setattr(Compiled, "n_regs", registers)
+    monkeypatch.setattr(Compiled, "n_spills", spills)
+    kernel = Kernel()
+    module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, STRONG=False)
+    assert [x.get("maxnreg") for x in kernel.compiled] == ([None, 255] if again else [None])
+    assert [number for number, *_ in kernel.launched] == [int(again)]
+
+
 @pytest.mark.parametrize(("version", "scratch", "past"), [("3.6.0", 0, True), ("3.6.0", 8, False), ("3.7.1", 0, False)])
 def test_calls_alike_go_past_the_launcher_of_triton_3_6(module, monkeypatch, version, scratch, past):
     """Where it would ask for no memory; in the order in which it calls what launches."""
@@ -567,7 +579,7 @@ def test_triton_compiles_side_by_side(module, monkeypatch, tmp_path):
     """In threads of its own; each is compiled once."""
     monkeypatch.setattr(module.triton.runtime.driver, "_active", Target)
     monkeypatch.setattr(module.triton.knobs.cache, "dir", str(tmp_path))
-    monkeypatch.setattr(CompiledKernel, "_init_handles", lambda self: None)
+    monkeypatch.setattr(CompiledKernel, "_init_handles", lambda self: vars(self).update(n_regs=40, n_spills=0))
     kernel, times = triton.jit(nothing_kernel.fn), []  # that has compiled nothing yet
     monkeypatch.setattr(module.triton.knobs.compilation, "listener", lambda **compiled: times.append(compiled))
     passes = [{"K": K, "STRONG": strong} for K in (16, 32) for strong in (False, True)]

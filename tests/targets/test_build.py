@@ -113,6 +113,7 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
             on_cores = multiplies and b["kernel"] not in DOUBLES.get((target, dtype), ())
             assert bool(b["mma"]) == on_cores, f"{b['kernel']} has tensor-core instructions: {b['mma']}"
             assert 0 < b["registers"] <= 255
+            assert b["registers"] > 32 or not b["spills"], f"{b['kernel']} is left few registers"
         assert b["waits"] == (target in ("sm_90", "sm_100", "sm_120"))
         if target == "sm_90":
             assert b["sound"] or not b["from_registers"], f"{b['kernel']} uses wgmma, which this assembler gets wrong"
