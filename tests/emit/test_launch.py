@@ -240,25 +240,77 @@ def test_walks_of_few_heads_take_the_rule_for_narrow_tiles(monkeypatch):
     assert module._config("fused", 256, 512, torch.bfloat16, 1)["BLOCK_K"] == 256
 
 
-@pytest.mark.parametrize("walks", [1, 2, 16, 33, 34, 300])
+@pytest.mark.parametrize("walks", [1, 2, 12, 16, 33, 34, 300])
 @pytest.mark.parametrize("chunks", [31, 32, 33, 64, 313, 1024, 3125, 4096])
 def test_long_sequences_of_few_heads_are_cut(module, monkeypatch, walks, chunks):
     """Into pieces that are worth it, of as many chunks, but the last: for each multiprocessor one program and more, and
-    no more than two, or four that have a while to walk; there would be twice as many if they might be."""
+    no more than two, or four that have a while to walk."""
     multiprocessors = 132
     monkeypatch.setattr(module, "_multiprocessors", lambda: multiprocessors)
     pieces = module._pieces("states", walks, 64, 64, chunks * module.CHUNK - 5, torch.bfloat16)
-
-    def worth(pieces: int) -> bool:
-        each = -(-chunks // pieces)
-        most = 4 if each >= 4 * module.PIECE else 2
-        return each >= module.PIECE and walks * pieces <= most * multiprocessors
-
+    each = -(-chunks // pieces)
     if chunks < module.LONG or 4 * walks > multiprocessors:
         assert pieces == 1
     else:
-        assert (pieces == 1 or worth(pieces)) and not worth(2 << (pieces - 1).bit_length())
-        assert (pieces - 1) * -(-chunks // pieces) < chunks, "one is empty"
+        assert each >= module.PIECE and walks * pieces <= (4 if each >= 4 * module.PIECE else 2) * multiprocessors
+        assert walks * pieces > multiprocessors or each < 2 * module.PIECE, "there may be more"
+        assert (pieces - 1) * each < chunks, "one is empty"
+
+
+@pytest.mark.parametrize("capability", [8, 9])
+@pytest.mark.parametrize("kernel", ["states", "adjoint_states"])
+@pytest.mark.parametrize(("K", "V"), [(64, 64), (128, 128), (128, 256), (256, 512)])
+@pytest.mark.parametrize("name", ["gla", "gla_v", "gla_kv", "linear_attn", "simple_gla", "mamba2"])
+def test_more_heads_are_cut_where_a_state_comes_to_stay_on_chip(monkeypatch, name, K, V, kernel, capability):
+    """And where none of those that keep it there would along whole sequences."""
+    module = generated(name)
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
+    monkeypatch.setattr(module, "_capability", lambda: capability)
+    walk = {"states": "fused", "adjoint_states": "fused_value_gradients"}[kernel]
+
+    def given(walks: int) -> bool:
+        return hasattr(module, "_is_given") and module._is_given(
+            walk.replace("fused", "fused_given"), walks, K, V, torch.bfloat16
+        )
+
+    def stays(walks: int) -> bool:
+        return walk in module.TILES and module._stays_on_chip(walk, "saved", walks, K, V, torch.bfloat16)
+
+    config = module._config(kernel, K, V, torch.bfloat16)
+    for walks in (*range(4, 100, 4), 132):
+        pieces = module._pieces(kernel, walks, K, V, 4096, torch.bfloat16)
+        programs = walks * config.blocks_K * config.blocks_V
+        if 4 * programs > 132 and pieces > 1:
+            assert stays(pieces * walks) or (2 * programs <= 132 and given(pieces * walks)), walks
+            assert not stays(walks) and not given(walks), walks
+            assert pieces * programs <= 4 * 132
+        assert module._pieces(kernel, walks, K, V, 4096, torch.float32) == 1 or 4 * programs <= 132
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "walks", "columns", "is_cut"),
+    [
+        ("gla", "states", 64, (128, 128), True),
+        ("gla", "adjoint_states", 64, (128, 128), True),
+        ("gla", "states", 88, (128, 128), False),  # it stays on chip as it is
+        ("gla", "states", 8, (256, 512), True),  # given what it multiplies
+        ("gla", "states", 16, (256, 512), False),
+        ("gla_v", "states", 64, (64, 64), False),
+        ("gla_kv", "states", 33, (64, 64), True),
+        ("gla_kv", "adjoint_states", 33, (64, 64), True),
+        ("gla_kv", "adjoint_states", 34, (64, 64), False),  # which has none on chip
+        ("simple_gla", "states", 96, (64, 64), True),
+        ("simple_gla", "states", 40, (128, 128), True),
+        ("simple_gla", "states", 48, (128, 128), False),  # given what it multiplies as it is
+        ("simple_gla", "states", 8, (256, 512), False),  # given that in pieces, but there are enough programs
+        ("mamba2", "states", 16, (64, 64), False),  # its chunk states are to be exact
+    ],
+)
+def test_which_heads_are_few(monkeypatch, name, kernel, walks, columns, is_cut):
+    module = generated(name)
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
+    monkeypatch.setattr(module, "_capability", lambda: 9)
+    assert (module._pieces(kernel, walks, *columns, 4096, torch.bfloat16) > 1) == is_cut
 
 
 def test_states_that_are_float64_on_the_way_are_not_cut(monkeypatch):
