@@ -351,8 +351,8 @@ def test_pieces_that_stay_on_chip(name, chunks):
 @pytest.mark.parametrize("case", [Case(1, 4090, 8, 128, 128), Case(1, 2040, 40, 128, 128)], ids=str)
 @pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v", "linear_attn", "rwkv6", "simple_gla"])
 def test_long_sequences_of_few_heads(name, case):
-    """As a GPU has room for: in pieces, along which walks on chip go, given their operands or not; and of more heads, of which
-    an H200 has too few for that along whole sequences."""
+    """As a GPU has room for: in pieces, along which walks on chip go, given their operands or not; and of more heads,
+    but too few for that along whole sequences."""
     document, module = document_of(spec_text(name)), generated(name)
     given = {"precisions": ["bf16"], "regimes": ["mild", "reset"], "modes": ["saved"], "invariants": False}
     report = verify(document, module, "cuda", cases=[case], **given)
