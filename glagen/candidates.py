@@ -10,8 +10,8 @@ import torch
 from glagen.bench import Workload
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Schedule
-from glagen.ir.tuned import GIVEN_KERNELS, SHARED, SHARING, Heads, Tuned, merged, power
-from glagen.schedule.tiles import ALONE_TILES, WIDE, gated_sides
+from glagen.ir.tuned import GIVEN_KERNELS, HALVED, SHARED, SHARING, Heads, Tuned, merged, power
+from glagen.schedule.tiles import ALONE_TILES, HALVED_TILES, WIDE, gated_sides
 
 DTYPE = torch.bfloat16
 COLUMNS = (32, 64, 128, 256, 512)  # in a tile: few for more programs, many for less done again in each of them
@@ -80,6 +80,12 @@ def walks_given(planned: Schedule, workload: Workload, device: torch.device) -> 
     stages = 2 if like.K <= WIDE else 1  # wider ones have no room for two (see emit/loads.py)
     on_chip = [replace(like, kernel=name, block_K=like.K, block_V=64, stages=stages) for name in GIVEN_KERNELS]
     return merged(on_chip, [like, walk] if chunk > planned.chunk else [])
+
+
+def by_halves(planned: Schedule, workload: Workload, device: torch.device) -> Tuned:
+    """What has a forward take chunks by halves, as the rule would."""
+    like, tiles = configuration(planned, HALVED, workload, device), HALVED_TILES
+    return replace(like, block_V=min(like.V, tiles.bfloat16[1]), warps=tiles.warps, stages=tiles.stages)
 
 
 def configuration(planned: Schedule, kernel: str, workload: Workload, device: torch.device) -> Tuned:

@@ -24,7 +24,7 @@ from glagen.bench.workloads import Call, call
 from glagen.candidates import DTYPE, Table
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import ALONE, CROWDED, GIVEN_KERNELS, STRONG, Tuned, merged
+from glagen.ir.tuned import ALONE, CROWDED, GIVEN_KERNELS, HALVED, STRONG, Tuned, merged
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec
@@ -96,7 +96,7 @@ def is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool | None:
 
     document, name = parse(oracle.source), _function(candidate.kernel)
     module = import_text(compile_spec(oracle.source, Options(tuned=merged(base, (candidate,)))))
-    changes = _on_chip(module, name) if name in (*ON_CHIP, *GIVEN_KERNELS, ALONE) else {}
+    changes = _on_chip(module, name) if name in (*ON_CHIP, *GIVEN_KERNELS, HALVED, ALONE) else {}
     changes["_multiprocessors"] = lambda: 0  # so that small extents take it as it is
     try:
         with _changed(module, **changes):
@@ -162,6 +162,13 @@ def op_time(source: Source, table: Table, given: Call) -> float:
     return median_time(lambda: _run(module, name, "", given), given.cotangents[0].device)
 
 
+def forward_time(source: Source, table: Table, given: Call) -> float:
+    """Milliseconds of the op where no gradient is asked for: the median."""
+    op = getattr(import_text(compile_spec(source, Options(tuned=table))), parse(source).name)
+    with torch.no_grad():
+        return median_time(lambda: op(**given.arguments), given.cotangents[0].device)
+
+
 # -- modules -----------------------------------------------------------------------------------------------------------
 
 _texts: dict[tuple[str, str], str] = {}  # of modules, by what stands before and after their rows
@@ -198,7 +205,7 @@ def _function(kernel: str) -> str:
 
 def _on_chip(module: ModuleType, kernel: str) -> dict[str, Callable[..., Any]]:
     """In the place of a module's own functions: this kernel alone keeps the state on chip."""
-    functions = [name for name in ("_stays_on_chip", "_is_given", "_is_alone") if hasattr(module, name)]
+    functions = [name for name in ("_stays_on_chip", "_takes_over", "_is_alone") if hasattr(module, name)]
     return dict.fromkeys(functions, lambda name, *_: name == _function(kernel))
 
 
@@ -208,6 +215,6 @@ def _run(module: ModuleType, name: str, kernel: str, given: Call) -> None:
     keys = [x for n, x in given.arguments.items() if module._LAYOUT.get(n, "").endswith("K")]
     K = max((x.shape[-1] for x in keys if isinstance(x, torch.Tensor)), default=0)
     widest = min(WIDE, getattr(module, "WIDEST", {}).get("fused", 0))  # of more columns that depends on what is tried
-    stores = not kernel.endswith(CROWDED) and (kernel != "fused" or widest >= K)
+    stores = not kernel.endswith((CROWDED, HALVED)) and (kernel != "fused" or widest >= K)
     *outputs, _ = getattr(module, name)(**given.arguments, states="saved" if stores else "recomputed")
     torch.autograd.grad(outputs, given.leaves, given.cotangents)

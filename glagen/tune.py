@@ -4,8 +4,9 @@ A candidate is an entry of a table, and is tried in the module that a spec compi
 processes of their own, for that takes longest; then timed one after another, each kernel where the op launches it. The
 fastest are held to the recurrence, until one is right. Whether a kernel of their own makes the scores
 (schedule/apart.py) is tried as a whole, with the best configurations of all that it concerns; and so are one kernel for
-all gradients (schedule/alone.py), a backward whose kernels share operands (schedule/given.py), and walks on chip that
-are given theirs, in chunks of 64 steps, which are twice as many where there are gates.
+all gradients (schedule/alone.py), a backward whose kernels share operands (schedule/given.py), walks on chip that are
+given theirs, in chunks of 64 steps, which are twice as many where there are gates, and a forward that takes such chunks
+by halves (schedule/halves.py).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from glagen.candidates import (
     DTYPE,
     Table,
     all_gradients,
+    by_halves,
     candidates,
     operands_shared,
     scores_apart,
@@ -33,22 +35,32 @@ from glagen.candidates import (
     turned,
     walks_given,
 )
-from glagen.configurations import Oracle, is_built, is_right, kernel_time, op_time, timed_on
+from glagen.configurations import Oracle, forward_time, is_built, is_right, kernel_time, op_time, timed_on
 from glagen.errors import Source
 from glagen.ir.schedule import Ensemble, Options, Schedule
-from glagen.ir.tuned import ALONE, BOTH, CROWDED, GIVEN, GIVEN_KERNELS, STRONG, Tuned, merged
+from glagen.ir.tuned import ALONE, BOTH, CROWDED, GIVEN, GIVEN_KERNELS, HALVED, STRONG, Tuned, merged
 from glagen.jobs import Ask, answers
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
 from glagen.regimes import Case
-from glagen.schedule.tiles import GIVEN_TILES, ON_CHIP, WIDE, differs, gated_sides, may_be_crowded
+from glagen.schedule.tiles import (
+    GIVEN_TILES,
+    HALVED_TILES,
+    ON_CHIP,
+    WGMMA_ROWS,
+    WIDE,
+    differs,
+    gated_sides,
+    may_be_crowded,
+)
 
 GAIN = 0.97  # of the rule's time: what is not faster than that may be noise
 CHUNKS = 9  # in the sequences that candidates are checked on, and a bit: more than a program takes in turn
 HEADS = 8  # of those: the gradient of a scalar gate is one sum a head, of few of which most may be small by chance
 
 Say = Callable[[str], None]
+Timed = Callable[[Source, Table, Call], float]
 
 
 def tune(
@@ -84,7 +96,9 @@ def tune(
                 more = tuple(_measured(oracle, given, ask, say, walks))
                 say(f"{workload.name}: timing the op")
                 if _gains(source, found, more, given):
+                    found = merged(found, more)
                     yield from more
+            yield from _by_halves(found, oracle, given, ask, say)
 
 
 def _planned(source: Source, table: Table) -> Schedule:
@@ -112,14 +126,27 @@ def _tuned(planned: Schedule, oracle: Oracle, given: Call, ask: Ask, say: Say) -
             yield from more
 
 
+def _by_halves(found: Table, oracle: Oracle, given: Call, ask: Ask, say: Say) -> Iterator[Tuned]:
+    """What has a forward take chunks by halves, if such a one is faster than the op is otherwise, forward alone."""
+    source, workload = oracle.source, oracle.workload
+    base = (by_halves(_planned(source, found), workload, oracle.device),)
+    fits = base[0].chunk >= WGMMA_ROWS and HALVED_TILES.bfloat16[0] >= workload.K
+    if not fits or HALVED not in {k.name for k in _planned(source, base).kernels}:
+        return
+    more = tuple(_measured(oracle, given, ask, say, base))
+    say(f"{workload.name}: timing the op, forward")
+    if _gains(source, found, more, given, forward_time):
+        yield from more
+
+
 def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> Iterator[Tuned]:
     """The best for each kernel that is faster than by the rule, or in `base`: of those that it concerns, which are all
     if it has chunks of more steps."""
     source, workload, device = oracle.source, oracle.workload, oracle.device
     planned, based = _planned(source, base), {x.kernel for x in base}
-    walks = GIVEN_KERNELS if based & {*GIVEN_KERNELS} else (*ON_CHIP, ALONE, BOTH)
+    walks = GIVEN_KERNELS if based & {*GIVEN_KERNELS} else (*ON_CHIP, HALVED, ALONE, BOTH)
     kernels = [k for k in planned.kernels if not k.whole or (k.tiles.bfloat16[0] >= workload.K and k.name in walks)]
-    if based and not planned.doubled:
+    if based and (not planned.doubled or based == {HALVED}):
         kernels = [k for k in kernels if k.name in based or (k.ready and based == {"scores"})]
     tried = [x for kernel in kernels for x in candidates(planned, kernel, workload, device)]
     roomy = {k.name for k in kernels if may_be_crowded(k)}
@@ -210,6 +237,7 @@ def _time(source: Source, trial: _Trial, candidate: Tuned) -> float:
         return math.inf
 
 
-def _gains(source: Source, found: Table, more: Table, given: Call) -> bool:
-    """Is the op faster with more?"""
-    return op_time(source, merged(found, more), given) < GAIN * op_time(source, found, given)
+def _gains(source: Source, found: Table, more: Table, given: Call, timed: Timed | None = None) -> bool:
+    """Is the op faster with more, forward and backward, or by another clock?"""
+    timed = timed or op_time
+    return timed(source, merged(found, more), given) < GAIN * timed(source, found, given)

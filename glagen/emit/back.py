@@ -192,7 +192,7 @@ def _walk_back_on_chip(
     given = []
     if GIVEN_BACK in kernels:
         operands = walk_operands(kernels)
-        conditions = [*on_chip[:-1], f'_is_given("{GIVEN_BACK}", N * pieces * M, K, V, dtype)']
+        conditions = [*on_chip[:-1], f'_takes_over("{GIVEN_BACK}", N * pieces * M, K, V, dtype)']
         given = [
             f"given = {' and '.join(conditions)}",
             "if given:",

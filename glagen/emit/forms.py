@@ -27,7 +27,7 @@ from glagen.emit.states import stores_ahead
 from glagen.emit.walks import entered, looked, of_whole, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.tuned import ALONE, GIVEN
+from glagen.ir.tuned import ALONE, GIVEN, HALVED
 
 
 def launches(program: ChunkProgram, kernels: dict[str, KernelText], doubled: bool) -> list[str]:
@@ -62,6 +62,7 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         *indented(sums_made(program, kernels, "sums")),
         '    kept = states == "saved"',
         f"    {pieces(kernels['states'], 'H')}",
+        *indented(_by_halves(program, kernels)),
         *indented(_of_operands(program, kernels)),
         *indented([] if _judged(kernels) else scores_made(program, kernels)),
         '    if _stays_on_chip("fused", states, N * pieces * M, K, V, dtype):',
@@ -80,6 +81,20 @@ def _nothing(kernels: dict[str, KernelText]) -> str:
     return "_empty(0, dtype=_kept_type(dtype), device=device)" + ", *_new_operands(dtype, device)" * (GIVEN in kernels)
 
 
+def _by_halves(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
+    """The forward that takes chunks by halves, if there is one: where nothing is kept for a backward."""
+    if HALVED not in kernels:
+        return []
+    final = f"{program.states[0].name}_final"
+    results = ", ".join([*(identifier(o.name) for o in program.outputs), final])
+    return [
+        f'if not kept and _takes_over("{HALVED}", N * pieces * M, K, V, dtype):',
+        *indented(entered(program, kernels["states"])),
+        *indented(launch(program, kernels[HALVED], of_whole(final))),
+        f"    return {results}, {_nothing(kernels)}",
+    ]
+
+
 def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
     """The forward that keeps the state on chip and is given what it multiplies with it, if there is one. That is kept
     for the backward, but for one that makes all gradients in one walk."""
@@ -92,7 +107,7 @@ def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[
     own = operand_names(kernels) | of_whole(final)
     alone = [f'alone = _is_alone("{ALONE}", N * M, K, V, T, dtype, {PACKED})'] * (ALONE in kernels)
     return [
-        f'if _is_given("{GIVEN}", N * pieces * M, K, V, dtype):',
+        f'if _takes_over("{GIVEN}", N * pieces * M, K, V, dtype):',
         f"    [{', '.join(walk_operands(kernels))}] = operands = {operands_call(program)}",
         *indented([*alone, *entered(program, kernels["states"])]),
         f"    {chunk_states(state, 'H')} if kept else None",

@@ -27,7 +27,7 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import FORWARD, WALKS, Kernel
 from glagen.ir.recurrence import Composite, Recurrence
 from glagen.ir.schedule import CLOSED, FARTHEST, LOWEST, SHIFT, Growth, Schedule
-from glagen.ir.tuned import ALONE, CROWDED, STRONG
+from glagen.ir.tuned import ALONE, CROWDED, HALVED, STRONG
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
 NO_CHECKSUM = "0" * 16  # in the header, while the module's is computed
@@ -126,6 +126,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "kept_count": len(kept),
         "operands": len(kept) > 1,
         "alone": ALONE if ALONE in roles else "",
+        "halved": HALVED if HALVED in roles else "",
         "doc": prose(rec.doc or rec.name),
         "chunk": schedule.chunk,
         "levels": schedule.chunk.bit_length() - 1,
@@ -211,6 +212,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "whole": [(a, EXTENT[a]) for a in kernel.whole],
         "scans": kernel.scans,
         "reduces_heads": kernel.reduces_heads,
+        "halves": kernel.name == HALVED,
         "runs": runs,
         "longer": runs and of_chunks,
         "asks_first": of_chunks,  # others would spill registers for it: see README.md

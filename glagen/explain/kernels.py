@@ -11,7 +11,7 @@ from glagen.errors import InternalError
 from glagen.explain.outline import Block, Facts, Inline, Quote, Section, Subtitle, say
 from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Loop, RowSum
 from glagen.ir.schedule import FARTHEST, Schedule
-from glagen.ir.tuned import ALONE, BOTH, GIVEN_KERNELS, KEYS_GIVEN, SHARED, SHARING, STRONG, Tuned, place
+from glagen.ir.tuned import ALONE, BOTH, GIVEN_KERNELS, HALVED, KEYS_GIVEN, SHARED, SHARING, STRONG, Tuned, place
 
 SIDE = {"i": "key", "j": "value"}
 POINTWISE = "pointwise work"
@@ -20,7 +20,7 @@ BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "C", "s": "C"}
 
 def kernels(schedule: Schedule) -> Section:
     """Every kernel, in order of launch."""
-    by_rule = [k for k in schedule.kernels if k.whole and k.name not in (*GIVEN_KERNELS, ALONE, BOTH)]
+    by_rule = [k for k in schedule.kernels if k.whole and k.name not in (*GIVEN_KERNELS, HALVED, ALONE, BOTH)]
     fused = [k for k in by_rule if not k.of_gradients]
     names = ", ".join(f"`{k.name}`" for k in fused)
     divisor = " (where not in float64, as said above)" if schedule.program.recurrence.divides else ""
@@ -43,6 +43,8 @@ def kernels(schedule: Schedule) -> Section:
     blocks += [say(_fused_back(schedule, k)) for k in by_rule if k.of_gradients]
     if any(k.name in GIVEN_KERNELS for k in schedule.kernels):
         blocks.append(say(_given(schedule)))
+    if any(k.name == HALVED for k in schedule.kernels):
+        blocks.append(say(_halved(schedule)))
     if any(k.name == ALONE for k in schedule.kernels):
         blocks.append(say(_alone(schedule)))
     if any(k.name == BOTH for k in schedule.kernels):
@@ -84,6 +86,15 @@ def _given(schedule: Schedule) -> str:
         f"`{forward}` does the whole forward, and `{back}` the work of `adjoint_states` and `value_gradients`, for "
         f"{' and for '.join(heads)}, {steps}wherever there is a program for two thirds of the multiprocessors. They "
         f"multiply what `scores` makes of each chunk{', whatever its gates are' if schedule.program.gates else ''}."
+    )
+
+
+def _halved(schedule: Schedule) -> str:
+    """Where a forward takes chunks by halves."""
+    heads = dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel == HALVED)
+    return (
+        f"`{HALVED}` does the whole forward where no states are stored, for {' and for '.join(heads)}, wherever there "
+        "is a program for five sixths of the multiprocessors. It takes half as many steps at once as a chunk has."
     )
 
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from glagen.errors import InternalError
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import Expr, Ref, refs
-from glagen.ir.tuned import ADJOINT_GIVEN, ALONE, GIVEN, Tiles
+from glagen.ir.tuned import ADJOINT_GIVEN, ALONE, GIVEN, HALVED, Tiles
 
 # Which steps tau a row x sums over (`RowSum.select`), as 0/1 matrices [x, tau] of a chunk:
 #   through: tau <= x    before: tau < x    from: tau >= x    after: tau > x; inside a cover's blocks (see `Blocks`):
@@ -224,7 +224,7 @@ class Judge:
         return f"{self.sums}_least"
 
 
-FORWARD = ("states", "scores", "outputs", "fused", GIVEN)  # the kernels that make states and outputs, by name
+FORWARD = ("states", "scores", "outputs", "fused", HALVED, GIVEN)  # the kernels that make states and outputs, by name
 WALKS = ("states", "adjoint_states", ADJOINT_GIVEN)  # those that keep what enters or leaves each chunk
 
 

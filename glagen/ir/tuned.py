@@ -20,6 +20,8 @@ GIVEN_KERNELS = GIVEN, GIVEN_BACK = "fused_given", "fused_given_value_gradients"
 ADJOINT_GIVEN, KEYS_GIVEN = "adjoint_states_given", "key_gradients_given"
 SHARING = ADJOINT_GIVEN, KEYS_GIVEN, "value_gradients_given"
 SHARED = KEY_OPERANDS, VALUE_OPERANDS = "key_operands", "value_operands"
+# The forward that takes chunks by halves and stores no states (see schedule/halves.py).
+HALVED = "fused_halved"
 ALONE = "fused_gradients"  # the kernel that makes all gradients, walking back (see schedule/alone.py)
 BOTH = "gradients"  # the kernel that makes all gradients of a chunk (see schedule/both.py)
 STRONG = "_strong"  # after the name of a kernel that runs twice: in the run for strong gates

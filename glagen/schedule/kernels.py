@@ -11,7 +11,7 @@ from glagen.ir.expr import Expr, plus, ref, refs
 from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, read, written
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import may_close
-from glagen.ir.tuned import ALONE, BOTH, Tiles
+from glagen.ir.tuned import ALONE, BOTH, HALVED, Tiles
 from glagen.schedule.alone import carried_rounded
 from glagen.schedule.both import of_states, sides_in_turn, summed_of_states
 from glagen.schedule.covers import Cover, reach
@@ -27,6 +27,7 @@ from glagen.schedule.sums import added_in_order, added_to_states, added_to_tiles
 from glagen.schedule.tiles import (
     ALONE_TILES,
     GIVEN_TILES,
+    HALVED_TILES,
     STATES_TURNED,
     WGMMA_ROWS,
     chunk_of,
@@ -115,7 +116,9 @@ def build(
     statements = needed(program, wanted, states | set(sums))
     forward = shape.name in FORWARD
     alone = shape.name == ALONE
-    all_turned = shape.on_chip and not shape.given and gated_sides(program) not in STATES_TURNED and not alone
+    adds_by_wgmma = wants_wgmma(program, covers, shape.name)
+    turns = shape.on_chip and not (shape.given or alone)
+    all_turned = turns and shape.name != HALVED and gated_sides(program) not in STATES_TURNED
     by_columns = all_turned or alone or (shape.on_chip and shape.given)
     by_rows = gated_sides(program) == "s" and not needs_exact_states(program.recurrence)
     lowering = Lowering(
@@ -160,7 +163,7 @@ def build(
     elif shape.on_chip:
         lines, scans = joined(lines, scans)
         lines = added_to_tiles(lines, scans, stores)
-        if wants_wgmma(program, covers) and had_better_wait(scans, loads):
+        if adds_by_wgmma and had_better_wait(scans, loads):
             scans = waiting(scans)
         else:
             lines, scans = (turned if all_turned else states_turned)(lines, scans)
@@ -200,16 +203,18 @@ def build(
         judges=judges,
         given=tuple(x.name for x in given or operands),
     )
-    if shape.on_chip and wants_wgmma(program, covers) and adds_from_shared(kernel):
+    if shape.on_chip and adds_by_wgmma and adds_from_shared(kernel):
         kernel = replace(kernel, body=dealt(body, scans))
     if is_light(kernel):
         kernel = replace(kernel, scans=tuple(replace(scan, ahead=scan.saved is not None) for scan in scans))
     return kernel
 
 
-def wants_wgmma(program: ChunkProgram, covers: dict[str, Cover]) -> bool:
-    """Are kernels that keep the state on chip to add to it, and to nothing else, by wgmma, where Hopper can? Measured
-    where covers are one product if gates are mild."""
+def wants_wgmma(program: ChunkProgram, covers: dict[str, Cover], name: str) -> bool:
+    """Is a kernel of this name, if it keeps the state on chip, to add to it, and to nothing else, by wgmma, where
+    Hopper can? Measured where covers are one product if gates are mild, and for one that takes chunks by halves."""
+    if name == HALVED:
+        return True
     alike = not program.recurrence.part_of and gated_sides(program) in STATES_TURNED
     return alike and all(cover.finds_depth for cover in covers.values()) and chunk_of(program) < WGMMA_ROWS
 
@@ -238,6 +243,8 @@ def _judges(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Judge, ...
 
 def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:
     if shape.whole:
+        if shape.name == HALVED:
+            return HALVED_TILES
         return GIVEN_TILES if shape.given else ALONE_TILES if shape.name in (ALONE, BOTH) else fused_tiles(program)
     if shape.direction:
         return scan_tiles(chunk_of(program))

@@ -17,6 +17,7 @@ from glagen.ir.tuned import (
     CROWDED,
     GIVEN,
     GIVEN_BACK,
+    HALVED,
     KEY_OPERANDS,
     SHARING,
     STRONG,
@@ -29,6 +30,7 @@ from glagen.schedule.both import may_make_both
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.given import has_lefts_in_memory, may_share
+from glagen.schedule.halves import by_halves, may_take_halves
 from glagen.schedule.kernels import (
     Goal,
     Shape,
@@ -75,6 +77,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     beside = {
         SHARING: may_share(program, gated_sides(program), exact),
         (ALONE,): may_walk_alone(program, exact),
+        (HALVED,): may_take_halves(program, exact),
         (BOTH,): may_make_both(program, exact) and not keys & values,
     }
     more = {names[0] for names, may in beside.items() if may and any(x.kernel in names for x in table)}
@@ -180,6 +183,9 @@ def _kernels(
         build(program, covers, reads, outputs, ()),
         build(program, covers, replace(fused, save_states=True), outputs, ends),
     ]
+    if HALVED in more:
+        walk = build(program, covers, by_halves(fused), outputs, ends)
+        forward[2:2] = [walk] if _adds_by_wgmma(program, covers, walk) and not walk.waits else []
     chunkwise: list[tuple[Shape, tuple[Goal, ...], tuple[str, ...]]] = [(adjoint, (), adjoints)]
     for axis, other, name in (("i", "j", "key_gradients"), ("j", "i", "value_gradients")):
         goals = gradient_goals(program, axis)
@@ -206,13 +212,8 @@ def _kernels(
     if SHARING[0] in more:
         given = [build(program, covers, _given(shape), goals, carries) for shape, goals, carries in chunkwise]
         backward += _with_makers(program, covers, given)
-    made = (
-        _sums(program, covers, "sums", forward),
-        forward,
-        _sums(program, covers, "backward_sums", backward),
-        backward,
-    )
-    kernels = tuple(itertools.chain(*made))
+    before, between = (_sums(program, covers, *x) for x in (("sums", forward), ("backward_sums", backward)))
+    kernels = (*before, *forward, *between, *backward)
     return _with_scores(program, covers, kernels, apart) if apart else kernels
 
 
@@ -222,7 +223,7 @@ def _with_scores(
     """The same kernels, after one that makes these scores, and with what they do without where it has."""
     maker = _maker(program, covers, apart, ())
     # one that finds out by its own walk whether gates are strong has no scores that were made for such gates
-    own = {k.name for k in kernels if k.whole and maker.runs_twice}
+    own = {HALVED, *(k.name for k in kernels if k.whole and maker.runs_twice)}
     takers = {k.name for k in kernels if "j" in k.owned and k.name not in WALKS and not k.given} - own
     return maker, *(made_apart(k, apart) if k.name in takers else k for k in kernels)
 
@@ -302,7 +303,7 @@ def _walks_back_on_chip(program: ChunkProgram, goals: tuple[Goal, ...], by_wgmma
 
 def _adds_by_wgmma(program: ChunkProgram, covers: dict[str, Cover], kernel: Kernel) -> bool:
     """Does Hopper add to the state that this kernel keeps on chip by wgmma, and multiply nothing else so?"""
-    return bool(kernel.whole) and wants_wgmma(program, covers) and adds_from_shared(kernel)
+    return bool(kernel.whole) and wants_wgmma(program, covers, kernel.name) and adds_from_shared(kernel)
 
 
 def _faster_fused(program: ChunkProgram, by_wgmma: bool, measured: Iterable[Tuned]) -> dict[str, int]:

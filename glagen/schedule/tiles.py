@@ -75,6 +75,7 @@ def fused_tiles(program: ChunkProgram) -> Tiles:
 # Of a kernel that is given what it multiplies (see given.py), with all columns of keys in a program.
 GIVEN_TILES = Tiles((2 * WIDE, 64), (WIDE, 32), (WIDE, 16), warps=4, stages=2)
 # Of one that makes all gradients (see alone.py and both.py), with all columns of keys and of values in a program.
+HALVED_TILES = Tiles((WIDE, WIDE), (WIDE, 32), (WIDE, 16), warps=4, stages=3)
 ALONE_TILES = Tiles((WIDE, WIDE), (32, 32), (16, 16), warps=8, stages=2)
 
 

@@ -269,7 +269,7 @@ def test_more_heads_are_cut_where_a_state_comes_to_stay_on_chip(monkeypatch, nam
     walk = {"states": "fused", "adjoint_states": "fused_value_gradients"}[kernel]
 
     def given(walks: int) -> bool:
-        return hasattr(module, "_is_given") and module._is_given(
+        return hasattr(module, "_takes_over") and module._takes_over(
             walk.replace("fused", "fused_given"), walks, K, V, torch.bfloat16
         )
 

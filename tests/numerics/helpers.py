@@ -19,7 +19,7 @@ from glagen.derive import derive
 from glagen.errors import Source
 from glagen.ir.document import Document
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import ALONE, BOTH, DTYPES, GIVEN_KERNELS, SHARED, SHARING, Tuned, merged, power
+from glagen.ir.tuned import ALONE, BOTH, DTYPES, GIVEN_KERNELS, HALVED, SHARED, SHARING, Tuned, merged, power
 from glagen.loader import import_path, load
 from glagen.parse import parse
 from glagen.reference import output_names
@@ -163,6 +163,11 @@ def all_gradients(document: Document, architecture: int, *heads: tuple[int, int]
     return _of_tiles(document, architecture, 1, (ALONE,), heads)
 
 
+def by_halves(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
+    """A table by which a forward takes chunks by halves, which have twice as many steps if there are gates."""
+    return _of_tiles(document, architecture, 2 if derive(check(document)).gates else 1, (HALVED,), heads)
+
+
 def both_sides(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
     """A table by which one kernel makes a chunk's gradients of keys and of values."""
     return _of_tiles(document, architecture, 1, (BOTH,), heads)
@@ -175,7 +180,7 @@ def _of_tiles(
     rule's chunks in one, and for all types."""
 
     def tile(kernel: str, K: int, V: int) -> tuple[int, int]:
-        keys, values = kernel in (*GIVEN_KERNELS, ALONE, BOTH), kernel in (ALONE, BOTH)
+        keys, values = kernel in (*GIVEN_KERNELS, HALVED, ALONE, BOTH), kernel in (ALONE, BOTH)
         return (power(K) if keys else 16), (power(V) if values else 16)
 
     program = derive(check(document))

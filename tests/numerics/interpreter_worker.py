@@ -24,7 +24,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
 from glagen.ir.document import Document
-from glagen.ir.tuned import ALONE, BOTH, GIVEN_KERNELS, SHARED, SHARING
+from glagen.ir.tuned import ALONE, BOTH, GIVEN_KERNELS, HALVED, SHARED, SHARING
 from glagen.regimes import Case, draw
 from glagen.report import Report
 from glagen.tolerances import PRECISIONS
@@ -37,6 +37,7 @@ from tests.numerics.helpers import (
     CPU,
     all_gradients,
     both_sides,
+    by_halves,
     changed_before,
     compiled,
     cut_in_pieces,
@@ -164,6 +165,8 @@ def main(name: str) -> int:
         texts = *strategies.UNGATED, strategies.UNGATED_CONSTANT
         rows = [row for text in texts for row in by_one_walk(text)]
         return told(rows + [row for text in strategies.UNGATED for row in where_one_kernel_makes_all_gradients(text)])
+    if name == "halves":
+        return told([row for spec in ("linear_attn", "simple_gla") for row in by_halves_of_chunks(spec)])
     if name == "both":
         return told(where_one_kernel_makes_both_sides(spec_text("gla_v")))
     if name == "segments":
@@ -614,6 +617,28 @@ def by_one_walk(text: str) -> list[dict]:
     return rows
 
 
+def by_halves_of_chunks(name: str) -> list[dict]:
+    """The rows of a spec whose forward takes chunks by halves where no states are stored, as a table says; then along
+    pieces, which are of whole chunks."""
+    document, (K, V), launched = document_of(spec_text(name)), (20, 36), list[str]()
+    module = compiled(spec_text(name), tuned=by_halves(document, 0, (K, V)))
+    module._multiprocessors = lambda: 1
+    note_launches(module, launched.append)
+    halved, fused = (f"{name}_{kernel}_kernel" for kernel in (HALVED, "fused"))
+    given = {"precisions": ["fp32"], "regimes": ["reset"], "modes": ["recomputed"]}
+    rows = verify(document, module, cases=[Case(2, 80, 2, K, V), Case(1, 1, 3, K, V)], **given).to_dict()["rows"]
+    assert halved in launched and fused not in launched
+    launched.clear()
+    op_results(document, module, draw(document, "mild", Case(1, 80, 1, K, V)), FP32, CPU, "saved")
+    assert launched and halved not in launched
+    launched.clear()
+    cut_in_two(module)
+    cases = [Case(1, length, 2, K, V) for length in (80, 200)]  # two pieces, one of an odd number of chunks
+    rows += verify(document, module, cases=cases, invariants=False, **given).to_dict()["rows"]
+    assert {halved, f"{name}_states_kernel"} <= {*launched}
+    return rows
+
+
 def beside_walks_that_are_given_scores(text: str, tensors: tuple[torch.Tensor, ...], columns: tuple[int, int]) -> list:
     """The rows where a walk makes all gradients after one that is given scores: which are not kept for it, as
     torch.compile is told, but made again for others."""
@@ -787,15 +812,15 @@ def test_the_kernels_are_the_recurrence(text, case, regime, seed):
 @SOME
 @given(strategies.specs(), SHORT, strategies.regimes, strategies.seeds)
 def test_chunks_may_have_twice_as_many_steps(text, case, regime, seed):
-    """Of any spec with scalar gates, or gates on keys that guarded covers serve; and every other time walks are given
-    what others make, if that may be, which it may without gates too."""
+    """Of any spec with scalar gates, or gates on keys that guarded covers serve. Every other time walks are given what
+    others make, if that may be, which it may without gates too, and forwards take chunks by halves, if they may."""
     text = re.sub(r"^((?:sub)?chunk): .*$", r"\1: auto", text, flags=re.MULTILINE)
     document = document_of(text)
-    table = (*twice_as_long(document, 0, (case.K, case.V)), *walks_given(document, 0, (case.K, case.V)))
+    table = [row for made in (twice_as_long, walks_given, by_halves) for row in made(document, 0, (case.K, case.V))]
     module = compiled(text, tuned=table)
     is_longer = hasattr(module, "_chunk")
     assert not is_longer or module._chunk(case.K, case.V, torch.float32) == 2 * module.CHUNK
-    if is_longer or hasattr(module, "_is_given"):
+    if is_longer or hasattr(module, "_takes_over"):
         module._multiprocessors = lambda: seed % 2
         forget_runs(module)
         is_the_recurrence(document, module, regime, case, seed)

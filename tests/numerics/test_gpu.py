@@ -359,6 +359,18 @@ def test_long_sequences_of_few_heads(name, case):
     assert not [f"{row}" for row in report.failures]
 
 
+@pytest.mark.parametrize("name", ["lightning_attn", "linear_attn", "retnet", "simple_gla"])
+def test_a_forward_that_takes_chunks_by_halves(name):
+    """Where no states are stored: packed as well, with extents that no tile divides, and in pieces."""
+    document, module, launched = document_of(spec_text(name)), generated(name), set()
+    given = {"precisions": ["bf16"], "regimes": ["mild", "reset", "strong"], "modes": ["recomputed"]}
+    reports = [verify(document, module, "cuda", cases=[Case(1, 4090, 8, 128, 128)], invariants=False, **given)]
+    module._multiprocessors = lambda: 1
+    note_launches(module, launched.add)
+    reports += [verify(document, module, "cuda", cases=[Case(2, 333, 4, 128, 128), Case(1, 64, 2, 70, 100)], **given)]
+    assert not [f"{row}" for report in reports for row in report.failures] and f"{name}_fused_halved_kernel" in launched
+
+
 FEW, MORE = Case(2, 300, 4, 64, 200), Case(4, 300, 8, 64, 200)
 # The gradient of a scalar gate is one sum a head: of so few, its error comes to 4.5e-3, scores made apart or not.
 OF_FEW = pytest.param("simple_gla", FEW, marks=pytest.mark.xfail(raises=AssertionError, strict=True))
@@ -493,7 +505,7 @@ def test_measured_configurations(name, columns, in_memory):
     document, module = document_of(spec_text(name)), generated(name)
     module._multiprocessors = lambda: 4
     if in_memory:
-        module._stays_on_chip = module._is_given = module._is_alone = lambda *_: False
+        module._stays_on_chip = module._takes_over = module._is_alone = lambda *_: False
     modes = ["saved"] if in_memory else ["saved", "recomputed"]  # of forwards on chip, those that store no states, too
     given = {"precisions": ["bf16"], "regimes": ["mild", "reset"], "modes": modes, "invariants": False}
     report = verify(document, module, "cuda", cases=[Case(2, 333, 6, *columns)], **given)

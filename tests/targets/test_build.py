@@ -60,6 +60,7 @@ KERNELS |= {"value_gradients_kernel", "carry_kernel", "step_kernel"}
 WALK_BACK = "fused_value_gradients_kernel"
 GIVEN_BACK, ALONE, HOPPER = "fused_given_value_gradients_kernel", "fused_gradients_kernel", ("sm_90", "bfloat16")
 BOTH = "v_gradients_kernel"  # of gla_v
+HALVED = "fused_halved_kernel"
 GIVEN = {"scores_kernel", "fused_given_kernel", GIVEN_BACK}
 # Dots of float64, which Triton 3.7 leaves to multiplications there: what a divisor is read of, beside float32 inputs.
 DOUBLES = {("sm_100", "float32"): {f"mlstm_n_{kernel}_kernel" for kernel in ("states", "outputs", "fused")}}
@@ -87,7 +88,7 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
     pytest.importorskip("triton")
     name, target, dtype, K, V = case
     found = built(*case, tmp_path)
-    longest_first = sorted(KERNELS | GIVEN | {WALK_BACK, ALONE, BOTH}, key=len, reverse=True)
+    longest_first = sorted(KERNELS | GIVEN | {WALK_BACK, HALVED, ALONE, BOTH}, key=len, reverse=True)
     text = (ROOT / "generated" / f"{name}.py").read_text()
     from_shared = re.findall(r'"(\w+)"', "".join(re.findall("^FROM_SHARED = .*", text, re.MULTILINE)))
     by_wgmma = f"{name}_fused_kernel" in from_shared
@@ -95,13 +96,13 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
     walks_back = f"def {name}_{WALK_BACK}(" in text and dtype == "bfloat16" and most >= K
     measured = f'("fused_given", 9, torch.bfloat16, {power(K)}, {power(V)}):' in text
     is_given = measured and (target, dtype) == HOPPER
-    alone, both = (
+    alone, both, halved = (
         f'("{kernel}", 9, torch.bfloat16, {power(K)}, {power(V)}):' in text and (target, dtype) == HOPPER
-        for kernel in ("fused_gradients", "gradients")
+        for kernel in ("fused_gradients", "gradients", "fused_halved")
     )
     expected = KERNELS | ({WALK_BACK} if walks_back else set()) | (GIVEN if is_given else set())
     expected = expected - {WALK_BACK, GIVEN_BACK} | {ALONE} if alone else expected
-    expected |= {BOTH} if both else set()
+    expected |= ({BOTH} if both else set()) | ({HALVED} if halved else set())
     assert {next(k for k in longest_first if b["kernel"].endswith(f"_{k}")) for b in found} == expected
     for b in found:
         multiplies = not b["kernel"].endswith(("_carry_kernel", "_step_kernel"))

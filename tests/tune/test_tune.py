@@ -20,7 +20,7 @@ from glagen.bench import Workload
 from glagen.cli import main
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import ALONE, BOTH, CROWDED, GIVEN_KERNELS, SHARED, SHARING, STRONG, read_table
+from glagen.ir.tuned import ALONE, BOTH, CROWDED, GIVEN_KERNELS, HALVED, SHARED, SHARING, STRONG, read_table
 from glagen.jobs import answers
 from glagen.loader import import_text
 from glagen.parse import parse
@@ -340,11 +340,13 @@ def test_walks_without_gates_are_given_scores_if_all_of_the_op_gains(chunk, K, g
 
     monkeypatch.setattr(tuning, "_measured", measured)
     monkeypatch.setattr(tuning, "op_time", whole)
+    monkeypatch.setattr(tuning, "forward_time", lambda *_: 1.0)
     monkeypatch.setattr(tuning, "timed_on", lambda *_: None)
     monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
     monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
     found = list(tuning.tune(source, CPU, [replace(TINY, K=K)], 1))
-    assert tried == [[], ["scores"], ["fused_gradients"], *([given] if kept is not None else [])]
+    more = [given, [HALVED]] if kept is not None else []
+    assert tried == [[], ["scores"], [ALONE], *more]
     assert sorted(x.kernel for x in found) == (given if kept else [])
 
 
@@ -361,10 +363,35 @@ def test_one_kernel_makes_all_gradients_if_all_of_the_op_gains(name, kernel, gai
         tuning, "_measured", lambda oracle, call, jobs, say, base: (replace(ONE, kernel=x.kernel) for x in base)
     )
     monkeypatch.setattr(tuning, "op_time", whole)
+    monkeypatch.setattr(tuning, "forward_time", lambda *_: 1.0)
     monkeypatch.setattr(tuning, "timed_on", lambda *_: None)
     monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
     monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
     assert [x.kernel for x in tuning.tune(source, CPU, [TINY], 1)] == [kernel] * is_kept
+
+
+@pytest.mark.parametrize(("chunk", "gain", "kept"), [("auto", 0.9, True), ("auto", 0.99, False), ("32", 0.9, False)])
+def test_a_forward_takes_chunks_by_halves_if_it_gains(chunk, gain, kept, monkeypatch):
+    """Beside what is found for the op with its backward; and if halves are not narrower than what wgmma multiplies."""
+    pytest.importorskip("triton")
+    source = Source("linear_attn.yaml", spec_text("linear_attn").replace("chunk: auto", f"chunk: {chunk}"))
+    plain = replace(ONE, kernel="outputs")
+
+    def measured(oracle, call, jobs, say, base):
+        yield from (replace(ONE, kernel=x.kernel) for x in base or [plain])
+
+    def forward(source, table, call):
+        assert plain in table
+        return gain if HALVED in {x.kernel for x in table} else 1.0
+
+    monkeypatch.setattr(tuning, "_measured", measured)
+    monkeypatch.setattr(tuning, "op_time", lambda *_: 1.0)
+    monkeypatch.setattr(tuning, "forward_time", forward)
+    monkeypatch.setattr(tuning, "timed_on", lambda *_: None)
+    monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
+    monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
+    found = [x.kernel for x in tuning.tune(source, CPU, [TINY], 1)]
+    assert found == ["outputs", *([HALVED] if kept else [])]
 
 
 @pytest.mark.parametrize(("name", "gain", "kept"), [("gla_kv", 0.9, True), ("gla_kv", 0.99, False), ("gla", 0.9, None)])
