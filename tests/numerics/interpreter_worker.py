@@ -816,7 +816,8 @@ def test_chunks_may_have_twice_as_many_steps(text, case, regime, seed):
     others make, if that may be, which it may without gates too, and forwards take chunks by halves, if they may."""
     text = re.sub(r"^((?:sub)?chunk): .*$", r"\1: auto", text, flags=re.MULTILINE)
     document = document_of(text)
-    table = [row for made in (twice_as_long, walks_given, by_halves) for row in made(document, 0, (case.K, case.V))]
+    makers = twice_as_long, walks_given, by_halves
+    table = tuple(row for made in makers for row in made(document, 0, (case.K, case.V)))
     module = compiled(text, tuned=table)
     is_longer = hasattr(module, "_chunk")
     assert not is_longer or module._chunk(case.K, case.V, torch.float32) == 2 * module.CHUNK
