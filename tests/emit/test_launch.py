@@ -244,15 +244,21 @@ def test_walks_of_few_heads_take_the_rule_for_narrow_tiles(monkeypatch):
 @pytest.mark.parametrize("chunks", [31, 32, 33, 64, 313, 1024, 3125, 4096])
 def test_long_sequences_of_few_heads_are_cut(module, monkeypatch, walks, chunks):
     """Into pieces that are worth it, of as many chunks, but the last: for each multiprocessor one program and more, and
-    no more than two, or four that have a while to walk."""
+    no more than two, or four that have a while to walk; there would be twice as many if they might be."""
     multiprocessors = 132
     monkeypatch.setattr(module, "_multiprocessors", lambda: multiprocessors)
     pieces = module._pieces("states", walks, 64, 64, chunks * module.CHUNK - 5, torch.bfloat16)
-    each = -(-chunks // pieces)
+
+    def worth(pieces: int) -> bool:
+        each = -(-chunks // pieces)
+        most = 4 if each >= 4 * module.PIECE else 2
+        return each >= module.PIECE and walks * pieces <= most * multiprocessors
+
     if chunks < module.LONG or 4 * walks > multiprocessors:
         assert pieces == 1
     else:
-        assert each >= module.PIECE and walks * pieces <= (4 if each >= 4 * module.PIECE else 2) * multiprocessors
+        each = -(-chunks // pieces)
+        assert (pieces == 1 or worth(pieces)) and not worth(2 << (pieces - 1).bit_length())
         assert walks * pieces > multiprocessors or each < 2 * module.PIECE, "there may be more"
         assert (pieces - 1) * each < chunks, "one is empty"
 
