@@ -29,7 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported stays: a full collection looks at what tests make alone, as trees of generated modules."""
+    _keep()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path != item.path:
+        _keep()
+
+
+def _keep() -> None:
+    """What is imported, compiled or cached stays: full collections look at what tests make since alone, as trees of
+    generated modules. (At the end of the suite they would take 15 times as long as a test.)"""
     gc.collect()
     gc.freeze()
 

@@ -3,9 +3,9 @@
 NAME is a spec, whose committed module is taken, or `random`: specs as tests/strategies.py makes them, or `local_sums`,
 `divisors` or `numbers`: its LOCAL_SUMS, DIVISORS and NUMBERED, or `guarded`, a spec with that cover, or `mixed`, some
 with gates in float32 beside float16, or `pieces`, some with sequences in pieces, or `few_rows` and `in_bfloat16`, some
-in bfloat16 with hardly a row and with gates that ask most of it, or one of those that `main` tells apart. In a process
-of its own, with TRITON_INTERPRET=1 from the start: Triton reads it when it is imported. Prints a report as JSON; exits
-1 if a comparison fails.
+in bfloat16 with hardly a row and with gates that ask most of it, or one of those that `main` tells apart; after
+`whole `, in the interpreter as it is (see tests/interpreter.py). In a process of its own, with TRITON_INTERPRET=1 from
+the start: Triton reads it when it is imported. Prints a report as JSON; exits 1 if a comparison fails.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ from tests.numerics.helpers import (
 FP32 = replace(PRECISIONS["fp32"], budget=1e-4)  # parameters' gradients are sums that cancel: see test_properties.py
 CASES = (Case(1, 80, 1, 20, 36), Case(1, 1, 2, 16, 16, state=False), Case(2, 65, 1, 32, 5))
 MIXED = {"gla": ["g"], "gla_kv": ["gk", "gv"], "gla_v": ["g"], "rwkv6": ["w"]}  # gates of specs
+WHOLE = "whole "
 UNWRITTEN = -77.25  # what no kernel computes
 FEW_ROWS = ("gla", "gla_kv")
 APART = ("gla", "gla_v", "simple_gla", "rwkv6")
@@ -74,7 +75,9 @@ ON_CHIP = [("gla", 2), ("gla_kv", 1), ("gla_v", 1), ("simple_gla", 1)]  # pieces
 def main(name: str) -> int:
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise SystemExit("set TRITON_INTERPRET=1")
-    spare_the_interpreter()
+    if not name.startswith(WHOLE):
+        spare_the_interpreter()
+    name = name.removeprefix(WHOLE)
     torch.set_num_threads(1)
     if name == "local_sums":
         wide = Case(1, 20, 1, 40, 40)  # more than a tile holds of either axis

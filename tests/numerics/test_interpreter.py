@@ -35,6 +35,12 @@ def test_sums_over_more_than_a_tile():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_an_interpreter_that_is_spared_finds_the_same_bits():
+    """Errors are those of the interpreter as it is, to the last digit."""
+    spared, whole = _worker("local_sums"), _worker("whole local_sums")
+    assert spared.stdout and spared.stdout == whole.stdout, (spared.stderr + whole.stderr)[-3000:]
+
+
 def test_divisors_in_float64():
     """Gates as they are given, for scalars and vectors: they have to be float64 before they are summed."""
     result = _worker("divisors")
