@@ -62,7 +62,7 @@ def _patch_once(interpreter: Any) -> None:
 
 def _describe_types_once(interpreter: Any) -> None:
     """Every value has a type and a shape, which are made, named and checked for each: here once for all that are of the
-    same elements and extents. So shapes that are equal are the same."""
+    same elements and extents."""
     core = interpreter.tl.core
     constexpr, whole_type, numpy_type = core.constexpr, core.block_type.__init__, interpreter._get_np_dtype
     types: dict[tuple, dict] = {}
@@ -102,7 +102,6 @@ def _compute_at_once(interpreter: Any) -> None:
     floats = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}
     integers = {"int32": np.int32, "int64": np.int64}
     unwrap, expand, where = core._unwrap_if_constexpr, semantic.expand_dims, semantic.where
-
     plain = {tensor, core.dtype, core.block_type, core.pointer_type, int, float, bool, str, slice, type(None)}
 
     def unwrap_if_constexpr(o: Any) -> Any:
