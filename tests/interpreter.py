@@ -20,12 +20,13 @@ def spare_the_interpreter() -> None:
     import triton
     from triton.runtime import interpreter
 
-    if triton.__version__.startswith("3.7."):
+    known = triton.__version__.startswith("3.7.")
+    if known:
         _patch_once(interpreter)
         _describe_types_once(interpreter)
     options = interpreter.interpreter_builder.options
     if not options.debug:  # sums of integers are made again in int64 then, and no assertion looks at them
-        if triton.__version__.startswith("3.7."):
+        if known:
             _compute_at_once(interpreter)
         interpreter.interpreter_builder.options = replace(options, sanitize_overflow=False)
 

@@ -6,22 +6,24 @@ import pytest
 import torch
 
 from glagen.regimes import Case, draw
+from glagen.verify import MODES
 from tests.numerics.helpers import SPECS, document_of, generated, one_by_one, state_names
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
-def test_gradients_are_finite_differences(path):
-    op, leaves = _op(path, Case(1, 19, 2, 3, 2))  # more than a sub-chunk
+def test_gradients_are_finite_differences(path, mode):
+    op, leaves = _op(path, Case(1, 19, 2, 3, 2), mode)  # more than a sub-chunk
     assert torch.autograd.gradcheck(op, leaves, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["gla", "linear_attn_norm"])
 def test_second_derivatives_are_finite_differences_of_the_first(name):
-    op, leaves = _op(SPECS[0].with_name(f"{name}.yaml"), Case(1, 5, 1, 2, 2))
+    op, leaves = _op(SPECS[0].with_name(f"{name}.yaml"), Case(1, 5, 1, 2, 2), "auto")
     assert torch.autograd.gradgradcheck(op, leaves, atol=1e-6, rtol=1e-5)
 
 
-def _op(path, case):
+def _op(path, case, mode):
     """The op as a function of all its tensors that have gradients, and such tensors."""
     document = document_of(path.read_text())
     problem = draw(document, "unit", case)
@@ -32,6 +34,6 @@ def _op(path, case):
 
     def op(*values):
         named = dict(zip((*tensors, *state_names(document)), values, strict=True))
-        return tuple(function(**named, **rest, output_final_state=True))
+        return tuple(function(**named, **rest, output_final_state=True, states=mode))
 
     return op, [x.clone().requires_grad_() for x in (*tensors.values(), *problem.initial_states)]
