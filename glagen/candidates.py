@@ -10,7 +10,7 @@ import torch
 from glagen.bench import Workload
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Schedule
-from glagen.ir.tuned import GIVEN_KERNELS, HALVED, SHARED, SHARING, Heads, Tuned, merged, power
+from glagen.ir.tuned import ALONE, GIVEN_KERNELS, HALVED, IN_HALVES, SHARED, SHARING, Heads, Tuned, merged, power
 from glagen.schedule.tiles import ALONE_TILES, HALVED_TILES, WIDE, gated_sides
 
 DTYPE = torch.bfloat16
@@ -33,7 +33,7 @@ def tile(kernel: Kernel, workload: Workload) -> tuple[int, int]:
 
 def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: torch.device) -> Table:
     """Configurations worth trying: tiles no wider than the heads, which threads can hold. They have no times yet."""
-    like = configuration(planned, kernel.name, workload, device)
+    like = configuration(planned, called(kernel), workload, device)
     keys, values = (sorted({min(size, extent) for size in COLUMNS}) for extent in (like.K, like.V))
     found = itertools.product(
         [like.K] if "i" in kernel.whole else keys,
@@ -46,6 +46,11 @@ def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: to
         for key, value, warps, (stages, run) in found
         if FEWEST <= key * value / (32 * warps) <= MOST
     )
+
+
+def called(kernel: Kernel) -> str:
+    """By which name a kernel is configured where nothing is strong."""
+    return f"{kernel.name}{IN_HALVES}" if kernel.may_halve else kernel.name
 
 
 def turned(kernel: Kernel, best: Tuned) -> Table:
@@ -80,6 +85,14 @@ def walks_given(planned: Schedule, workload: Workload, device: torch.device) -> 
     stages = 2 if like.K <= WIDE else 1  # wider ones have no room for two (see emit/loads.py)
     on_chip = [replace(like, kernel=name, block_K=like.K, block_V=64, stages=stages) for name in GIVEN_KERNELS]
     return merged(on_chip, [like, walk] if chunk > planned.chunk else [])
+
+
+def by_half_chunks(planned: Schedule, workload: Workload, device: torch.device) -> Table:
+    """What has one kernel make all gradients, walking back in chunks of twice as many steps, which the forward on chip
+    takes by halves, as the rule would."""
+    like = configuration(planned, f"fused{IN_HALVES}", workload, device)
+    like = replace(like, chunk=2 * planned.chunk, stages=3)
+    return like, replace(like, kernel=ALONE, stages=ALONE_TILES.stages)
 
 
 def by_halves(planned: Schedule, workload: Workload, device: torch.device) -> Tuned:

@@ -24,7 +24,7 @@ from glagen.bench.workloads import Call, call
 from glagen.candidates import DTYPE, Table
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import ALONE, CROWDED, GIVEN_KERNELS, HALVED, STRONG, Tuned, merged
+from glagen.ir.tuned import ALONE, CROWDED, GIVEN_KERNELS, HALVED, IN_HALVES, STRONG, Tuned, merged
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec
@@ -200,7 +200,7 @@ def _changed(module: ModuleType, **names: Any) -> Iterator[None]:
 
 def _function(kernel: str) -> str:
     """The kernel that an entry is for."""
-    return kernel.removesuffix(CROWDED).removesuffix(STRONG)
+    return kernel.removesuffix(CROWDED).removesuffix(STRONG).removesuffix(IN_HALVES)
 
 
 def _on_chip(module: ModuleType, kernel: str) -> dict[str, Callable[..., Any]]:

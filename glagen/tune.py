@@ -5,8 +5,9 @@ processes of their own, for that takes longest; then timed one after another, ea
 fastest are held to the recurrence, until one is right. Whether a kernel of their own makes the scores
 (schedule/apart.py) is tried as a whole, with the best configurations of all that it concerns; and so are one kernel for
 all gradients (schedule/alone.py), a backward whose kernels share operands (schedule/given.py), walks on chip that are
-given theirs, in chunks of 64 steps, which are twice as many where there are gates, and a forward that takes such chunks
-by halves (schedule/halves.py).
+given theirs, in chunks of 64 steps, which are twice as many where there are gates; one kernel for all gradients in such
+chunks, of which a forward stores states and takes halves; and one that takes them by halves and stores none
+(schedule/halves.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from glagen.candidates import (
     DTYPE,
     Table,
     all_gradients,
+    by_half_chunks,
     by_halves,
+    called,
     candidates,
     operands_shared,
     scores_apart,
@@ -47,6 +50,7 @@ from glagen.regimes import Case
 from glagen.schedule.tiles import (
     GIVEN_TILES,
     HALVED_TILES,
+    NARROW,
     ON_CHIP,
     WGMMA_ROWS,
     WIDE,
@@ -92,8 +96,10 @@ def tune(
             for x in _tuned(planned, oracle, given, ask, say):
                 found = merged(found, (x,))
                 yield x
-            if doubles or (fits and not other.doubled):
-                more = tuple(_measured(oracle, given, ask, say, walks))
+            bases = [walks] * (doubles or (fits and not other.doubled))
+            bases += [by_half_chunks(planned, workload, device)] * (doubles and max(workload.K, workload.V) <= NARROW)
+            for base in bases:
+                more = tuple(_measured(oracle, given, ask, say, base))
                 say(f"{workload.name}: timing the op")
                 if _gains(source, found, more, given):
                     found = merged(found, more)
@@ -152,14 +158,14 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
     roomy = {k.name for k in kernels if may_be_crowded(k)}
     tried += [replace(x, kernel=f"{x.kernel}{CROWDED}") for x in tried if x.kernel in roomy]
     built = _built(oracle, base, tried, ask, say)
-    best = _best(oracle, [_Trial(k.name, base, _of(k.name, built), given) for k in kernels], ask, say)
-    turns = _built(oracle, base, [y for k in kernels for x in _of(k.name, best) for y in turned(k, x)], ask, say)
+    best = _best(oracle, [_Trial(called(k), base, _of(called(k), built), given) for k in kernels], ask, say)
+    turns = _built(oracle, base, [y for k in kernels for x in _of(called(k), best) for y in turned(k, x)], ask, say)
     again = [_Trial(x.kernel, base, (x, *_of(x.kernel, turns)), given) for x in best if _of(x.kernel, turns)]
     best = merged(best, _best(oracle, again, ask, say))
     yield from best
     more, hard = [], timed_on(oracle, STRONG) if any(map(differs, kernels)) else given
     for kernel in kernels:
-        kept = _of(kernel.name, best)
+        kept = _of(called(kernel), best)
         keys, values = (kept[0].block_K, kept[0].block_V) if kept else tile(kernel, workload)
         if kernel.name in roomy:  # with the same tiles, so that one is launched in the place of the other
             crowded = f"{kernel.name}{CROWDED}"

@@ -9,6 +9,7 @@ from glagen.emit.memory import EXTENT, READS, Tensor
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram, GateInfo
 from glagen.ir.kernel import Kernel
+from glagen.ir.tuned import ALONE
 
 KernelText = dict[str, Any]  # what emit/module.py knows of a printed kernel
 PACKED = "cu_seqlens"
@@ -130,7 +131,9 @@ def start(
     by_tma = [f"{usual}_is_by_tma(config, {states}{measured})" if states != "None" else "False" for states in kept]
     constants += [f"TMA={asked}" for asked in by_tma]
     tiles = [x for x, item in zip(values, text["tensors"], strict=False) if item["name"] in text["tiled"]]
-    constants += [f"TMA_LOADS=_loads_by_tma(config, {', '.join(tiles)})"] * bool(tiles)
+    constants += [f'HALVES=_parts("{kernel.name}", K, V, dtype)'] * kernel.may_halve
+    whole = ", whole=True" * (kernel.name == ALONE)
+    constants += [f"TMA_LOADS=_loads_by_tma(config, {', '.join(tiles)}{whole})"] * bool(tiles)
     return [
         "_launch_by_tma(" if tiles or set(kept) - {"None"} else "_launch(",
         f"    {text['function']}, {'programs' if kernel.runs_twice else programs(text)}, device,",

@@ -19,12 +19,12 @@ linear_attn, B16 T2048 H4 K128 V256, 0.108 / 0.395 for 0.107 / 0.392.)
 
 from __future__ import annotations
 
-from glagen.emit.memory import Tensor, shape
+from glagen.emit.memory import BLOCK, EXTENT, Tensor, shape
 from glagen.emit.states import KernelStates
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel, Line, Load, Loop, lines_of, read
-from glagen.ir.tuned import GIVEN_KERNELS
+from glagen.ir.tuned import ALONE, GIVEN_KERNELS
 
 
 class KernelLoads(KernelStates):
@@ -40,8 +40,10 @@ class KernelLoads(KernelStates):
         made = {x.name for x in self._given_loads()}
         loads = [x for x in kernel.lines if isinstance(x, Load)]
         self.ahead = [x for x in loads if kernel.direction and (x.axes == ("t",) or (x.name in made and not x.axes))]
-        # tiles that TMA may load, and the tensors that they are of
+        # tiles that TMA may load, and the tensors of these, and of those that it stores
         self.by_tiles = [x for x in loads if kernel.name in GIVEN_KERNELS and {*x.axes} == {"t", "i"}]
+        if kernel.name == ALONE and program.gates:
+            self.by_tiles = [x for x in loads if len(x.axes) == 2]
         self.tiled = [identifier(self._loaded(x).name) for x in self.by_tiles]
 
     def _given_loads(self) -> list[Load]:
@@ -87,18 +89,26 @@ class KernelLoads(KernelStates):
         super()._keep_before(line)
 
     def _describe_loads(self) -> None:
-        """Before a walk: what TMA is to know of tensors that it loads tiles of."""
+        """Before a walk: what TMA is to know of tensors that it loads or stores tiles of."""
         if not self.by_tiles:
             return
         self._line("if TMA_LOADS:")
-        for line in self.by_tiles:
-            tensor = self._loaded(line)
+        for tensor in (*map(self._loaded, self.by_tiles), *self._stored_by_tma()):
             name, (heads, h) = identifier(tensor.name), self._heads(tensor)
-            base, extents, step = f"(start * {heads} + {h}) * K", "[length, K]", f"{heads} * K"
+            columns = EXTENT[tensor.axes[-1]]
+            base, extents, step = f"(start * {heads} + {h}) * {columns}", f"[length, {columns}]", f"{heads} * {columns}"
             if tensor.kind == "chunks":
                 base, extents, step = "first_slot * H * CHUNK * K", "[chunks * H * CHUNK, K]", "K"
-            described = f"{name}_ptr + {base}, {extents}, [{step}, 1], [CHUNK, BLOCK_K]"
+            if tensor.kind == "states":
+                base = f"(first_slot * {heads} + {h}) * K * V"
+                extents, step = f"[((chunks - 1) * {heads} + 1) * K, V]", "V"
+            tile = f"[{BLOCK[tensor.axes[0]]}, {BLOCK[tensor.axes[-1]]}]"
+            described = f"{name}_ptr + {base}, {extents}, [{step}, 1], {tile}"
             self._line(f"    {name}_tiles = tl.make_tensor_descriptor({described})")
+
+    def _stored_by_tma(self) -> list[Tensor]:
+        """The results whose tiles TMA stores where it loads."""
+        return []
 
     def _fetch_ahead(self) -> None:
         """Have the L2 cache fetch tiles of the next chunk that others have made, if some have columns."""
@@ -120,9 +130,9 @@ class KernelLoads(KernelStates):
 
     def _by_tma_text(self, line: Load) -> str:
         tensor = self._loaded(line)
-        row = "chunk * CHUNK" if tensor.kind == "rows" else "(chunk * H + h) * CHUNK"
-        tile = f"{identifier(tensor.name)}_tiles.load([{row}, 0])"
-        return f"tl.trans({tile})" if line.axes[0] == "i" else tile
+        row = {"rows": "chunk * CHUNK", "states": f"chunk * {self._heads(tensor)[0]} * K"}
+        tile = f"{identifier(tensor.name)}_tiles.load([{row.get(tensor.kind, '(chunk * H + h) * CHUNK')}, 0])"
+        return tile if line.axes == tensor.axes else f"tl.trans({tile})"
 
     def _tile_text(self, line: Load, chunk: str = "") -> str:
         return self._load_text(self._loaded(line), line.axes, chunk=chunk)

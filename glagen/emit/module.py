@@ -27,7 +27,7 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import FORWARD, WALKS, Kernel
 from glagen.ir.recurrence import Composite, Recurrence
 from glagen.ir.schedule import CLOSED, FARTHEST, LOWEST, SHIFT, Growth, Schedule
-from glagen.ir.tuned import ALONE, CROWDED, HALVED, STRONG
+from glagen.ir.tuned import ALONE, CROWDED, HALVED, IN_HALVES, STRONG
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
 NO_CHECKSUM = "0" * 16  # in the header, while the module's is computed
@@ -131,6 +131,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "chunk": schedule.chunk,
         "levels": schedule.chunk.bit_length() - 1,
         "doubled": schedule.doubled,
+        "in_halves": [x.heads for x in schedule.tuned if x.kernel.endswith(IN_HALVES)],
         "steps": steps,
         "chunk_here": "chunk" if doubled else "CHUNK",
         "helpers": _helpers(text),
@@ -161,6 +162,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "from_shared": [roles[name]["function"] for name in schedule.from_shared],
         "stores_by_tma": bool(schedule.stored_by_tma),
         "loads_by_tma": tiled,
+        "whole": any(k["alone"] and k["tiled"] for k in kernels),
         "by_tma": tiled or bool(schedule.stored_by_tma),
         "asks_measured": wide or any(name in WALKS for name in schedule.stored_by_tma),
         "in_turn": in_turn,
@@ -213,6 +215,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "scans": kernel.scans,
         "reduces_heads": kernel.reduces_heads,
         "halves": kernel.name == HALVED,
+        "alone": kernel.name == ALONE,
         "runs": runs,
         "longer": runs and of_chunks,
         "asks_first": of_chunks,  # others would spill registers for it: see README.md

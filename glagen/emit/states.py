@@ -135,6 +135,7 @@ class KernelStates(KernelMemory):
         is always wanted beside others, but for a first look at gates. `which`: "_next" for another chunk's."""
         tensor = self._chunk_states(scan.saved or "")
         address, mask = self._address(tensor, chunk=which)
+        mask += " & (chunk % HALVES == 0)" * self.kernel.may_halve
         mask += there + (" & (h % READS == 0)" if tensor.shared else "")
         store = f"tl.store({address}, {self._upright(scan.tile)}, mask={mask})"
         if tensor.optional:
@@ -196,6 +197,8 @@ class KernelStates(KernelMemory):
         rows 1.69 ms; on the key side of gla 1.17 and 1.24. But such a dot takes fewer registers, which a scalar gate's
         kernels of two warps have none left of.
         """
+        if {r.name for r in refs(line.expr)} & {scan.tile for scan in self.kernel.scans}:
+            return f"tl.sum({value})"
         match line.expr:
             case Apply(function="mul", args=(Ref(name=x), Ref(name=y))) if len(line.over) == 2:
                 return f"tl.sum(_row_products({identifier(x)}, {identifier(y)}))"

@@ -16,6 +16,7 @@ class KernelStores(KernelNotes):
     def __init__(self, kernel: Kernel, program: ChunkProgram, by_tma: bool) -> None:
         super().__init__(kernel, program, by_tma)
         self.stored: list[Store] = []  # those that need not wait for a chunk's end
+        self.tiled += [identifier(x.name) for x in self._stored_by_tma()]
 
     def _out(self, store: Store) -> Tensor:
         blocked = [a for a in self.kernel.owned if a not in self.kernel.whole and a not in store.axes]
@@ -27,6 +28,11 @@ class KernelStores(KernelNotes):
         optional = self.kernel.reduces_heads or walks or kind == "chunks"
         return self._tensor(f"{store.target}_out", kind, store.axes, optional)
 
+    def _stored_by_tma(self) -> list[Tensor]:
+        if not (self.kernel.name == ALONE and self.by_tiles):
+            return []
+        return [self._out(x) for x in self.kernel.stores if len(x.axes) == 2]
+
     def _store_out(self, store: Store) -> None:
         """A result; a gradient where it is wanted, summed over the heads that share its tensor's."""
         tensor = self._out(store)
@@ -37,6 +43,13 @@ class KernelStores(KernelNotes):
         address, mask = self._address(tensor)
         if tensor.kind == "head_parts":
             value = f"tl.where(left > 0, {value}, 0.0)"  # of a chunk that no sequence has: whatever was in memory
+        if tensor.name in {x.name for x in self._stored_by_tma()}:
+            name = identifier(tensor.name)
+            self._line("if TMA_LOADS:")
+            self._line(f"    {name}_tiles.store([chunk * CHUNK, 0], ({value}).to({name}_ptr.dtype.element_ty))")
+            self._line("else:")
+            self._line(f"    tl.store({address}, {value}, mask={mask})")
+            return
         if tensor.shared and self.kernel.reduces_heads:
             total = f"{identifier(store.target)}_sum"
             self._line(f"{total} = _joined({total}, {value}, h, {tensor.shared})")

@@ -104,7 +104,7 @@ class KernelPrinter(KernelDots):
         self._line("chunk = chunks - 1 - n" if k.direction == "reverse" else "chunk = n")
         of_states = any(isinstance(line, Load) and {*line.axes} == {"i", "j"} for line in k.lines)
         if self.saved or k.given or of_states:
-            self._line("slot = first_slot + chunk")
+            self._line(f"slot = first_slot + chunk{' // HALVES' * k.may_halve}")
         self._line("first = start + chunk * CHUNK")
         left = "length - chunk * CHUNK"
         self._line(f"left = {f'tl.where(n < chunks, {left}, 0)' if self.waiting else left}")

@@ -11,7 +11,19 @@ from glagen.errors import InternalError
 from glagen.explain.outline import Block, Facts, Inline, Quote, Section, Subtitle, say
 from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Loop, RowSum
 from glagen.ir.schedule import FARTHEST, Schedule
-from glagen.ir.tuned import ALONE, BOTH, GIVEN_KERNELS, HALVED, KEYS_GIVEN, SHARED, SHARING, STRONG, Tuned, place
+from glagen.ir.tuned import (
+    ALONE,
+    BOTH,
+    GIVEN_KERNELS,
+    HALVED,
+    IN_HALVES,
+    KEYS_GIVEN,
+    SHARED,
+    SHARING,
+    STRONG,
+    Tuned,
+    place,
+)
 
 SIDE = {"i": "key", "j": "value"}
 POINTWISE = "pointwise work"
@@ -45,6 +57,8 @@ def kernels(schedule: Schedule) -> Section:
         blocks.append(say(_given(schedule)))
     if any(k.name == HALVED for k in schedule.kernels):
         blocks.append(say(_halved(schedule)))
+    if any(k.may_halve for k in schedule.kernels):
+        blocks.append(say(_in_halves(schedule)))
     if any(k.name == ALONE for k in schedule.kernels):
         blocks.append(say(_alone(schedule)))
     if any(k.name == BOTH for k in schedule.kernels):
@@ -95,6 +109,16 @@ def _halved(schedule: Schedule) -> str:
     return (
         f"`{HALVED}` does the whole forward where no states are stored, for {' and for '.join(heads)}, wherever there "
         "is a program for five sixths of the multiprocessors. It takes half as many steps at once as a chunk has."
+    )
+
+
+def _in_halves(schedule: Schedule) -> str:
+    """Where a forward takes chunks by halves that stores states as well."""
+    names = [x.kernel.removesuffix(IN_HALVES) for x in schedule.tuned if x.kernel.endswith(IN_HALVES)]
+    heads = dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel.endswith(IN_HALVES))
+    return (
+        f"`{names[0]}` takes chunks by halves, for {' and for '.join(heads)}, and stores the states that enter whole "
+        "ones."
     )
 
 
@@ -158,6 +182,7 @@ def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
         ("tiles", (_tiles(kernel),)),
         *(("tiles, measured", (_measured(x),)) for x in schedule.tuned if x.kernel == kernel.name),
         *(("tiles for strong gates", (_measured(x),)) for x in schedule.tuned if x.kernel == f"{kernel.name}{STRONG}"),
+        *(("tiles for halves", (_measured(x),)) for x in schedule.tuned if x.kernel == f"{kernel.name}{IN_HALVES}"),
     ]
 
 

@@ -244,7 +244,7 @@ class Kernel:
     `reduces_heads`: it makes gradients, and a program takes in turn all heads that share a head of some tensor. `sums`:
     local sums that it loads, for it has a block of the axis they are over. `judges`: by what one that walks, or goes
     before walks, notes whether gates are strong. `ready`: scores that it loads, all or none, where another made them,
-    and no lines of `spared` then. `given`: tiles of each chunk that one makes for others.
+    and no lines of `spared` then. `given`: tiles of each chunk that one makes for others. `may_halve`: see halves.py.
     """
 
     name: str
@@ -263,6 +263,7 @@ class Kernel:
     ready: tuple[Ready, ...] = ()
     spared: frozenset[Line] = frozenset()
     given: tuple[str, ...] = ()
+    may_halve: bool = False
 
     @property
     def of_gradients(self) -> bool:
@@ -320,9 +321,7 @@ def lines_of(item: Line | Loop) -> tuple[Line, ...]:
 
 def written(line: Line) -> tuple[str, ...]:
     """Names a line defines or adds to."""
-    if isinstance(line, Blocks):
-        return tuple(dict.fromkeys(n for x in line.body for n in written(x)))
-    return (line.name,)
+    return tuple(dict.fromkeys(n for x in line.body for n in written(x))) if isinstance(line, Blocks) else (line.name,)
 
 
 def read(line: Line) -> tuple[str, ...]:

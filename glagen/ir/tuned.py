@@ -27,6 +27,8 @@ BOTH = "gradients"  # the kernel that makes all gradients of a chunk (see schedu
 STRONG = "_strong"  # after the name of a kernel that runs twice: in the run for strong gates
 # After that of a forward on chip: if multiprocessors have two programs, and it stores no states, or does so ahead.
 CROWDED = "_crowded"
+# After that of a forward on chip: if it takes chunks by halves, and stores states of whole ones (schedule/halves.py).
+IN_HALVES = "_in_halves"
 Heads = tuple[int, str, int, int]  # the major compute capability, the type of the inputs; K and V, powers of two
 
 

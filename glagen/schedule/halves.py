@@ -1,23 +1,31 @@
-"""A forward on chip that takes chunks by halves, where no chunk states are stored.
+"""Forwards on chip that take chunks by halves, without vector gates.
 
-Without vector gates chunks have 64 steps where walks are given scores: fewer states are stored, and products have rows
-enough for wgmma from shared memory. Where nothing is kept for a backward, half as many steps are faster. Then a walk
-makes scores itself, so that queries and keys are read once; a program has all columns of values; and the state, turned,
-is summed by wgmma and read from the registers in which it was summed (see turn.py), of which half the threads hold all,
-so that a multiprocessor has two programs. Pieces and slots are still of whole chunks. (H200, Triton 3.6.0, bf16, no
-gradients, four warps and stages, for walks that are given scores: B4 T4096 H64 K=V=128 linear_attn 0.27 ms for 0.48,
-retnet 0.45 for 0.57, simple_gla 0.43 for 0.62; B1 T65536 H8 0.24 for 0.35, 0.31 for 0.39 and 0.40. Where fewer than
-five in six multiprocessors have a program, it may be slower: B1 T4096 H96 0.30 for 0.26 and 0.28; and with two blocks
-of values, too: B16 T2048 H4 K128 V256 0.12 for 0.11, and 0.19 for 0.12. With a state stored in each half it is 1.03 ms,
-of simple_gla; scores and the walk that is given them, which stores half as many, take 0.65, of retnet.)
+There chunks have 64 steps where walks are given scores, or one makes all gradients: fewer states are stored, and
+products have rows enough for wgmma from shared memory. A forward that makes scores itself, so that queries and keys are
+read once, may be faster by half as many steps. Pieces and slots are still of whole chunks.
+
+Wide heads, where nothing is kept for a backward: a program has all columns of values; and the state, turned, is summed
+by wgmma and read from the registers in which it was summed (see turn.py), of which half the threads hold all, so that a
+multiprocessor has two programs. (H200, Triton 3.6.0, bf16, no gradients, four warps and stages, for walks that are
+given scores: B4 T4096 H64 K=V=128 linear_attn 0.27 ms for 0.48, retnet 0.45 for 0.57, simple_gla 0.43 for 0.62; B1
+T65536 H8 0.24 for 0.35, 0.31 for 0.39 and 0.40. Where fewer than five in six multiprocessors have a program, it may be
+slower: B1 T4096 H96 0.30 for 0.26 and 0.28; and with two blocks of values, too: B16 T2048 H4 K128 V256 0.12 for 0.11,
+and 0.19 for 0.12. With a state stored in each half it is 1.03 ms, of simple_gla, and in each second one 1.24, where
+scores and the walk that is given them take 0.65.)
+
+Narrow heads, beside a scalar gate: the forward on chip is as it is for chunks of 32, and stores the state that enters
+each second half. (The same, B32 T2048 H16 K=V=64, simple_gla, without and with states: 0.150 and 0.195 ms; in chunks of
+64 0.214 and 0.256, in chunks of 32, with a state for each, 0.150 and 0.226; as for wide heads 0.228 to 0.254.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.tuned import HALVED
+from glagen.ir.kernel import Kernel
+from glagen.ir.tuned import HALVED, IN_HALVES, Tuned
 from glagen.schedule.kernels import Shape
 from glagen.schedule.tiles import gated_sides
 
@@ -31,3 +39,9 @@ def may_take_halves(program: ChunkProgram, exact_states: bool) -> bool:
 def by_halves(fused: Shape) -> Shape:
     """How it walks: as the forward that keeps the state on chip."""
     return replace(fused, name=HALVED, doc="All outputs of a sequence, by halves of chunks; the state stays on chip.")
+
+
+def in_halves(kernels: Iterable[Kernel], table: Iterable[Tuned]) -> tuple[Kernel, ...]:
+    """The kernels, of which some may take chunks by halves that this table says were faster so."""
+    names = {x.kernel for x in table}
+    return tuple(replace(k, may_halve=True) if f"{k.name}{IN_HALVES}" in names else k for k in kernels)

@@ -12,12 +12,13 @@ from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, S
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import may_close
 from glagen.ir.tuned import ALONE, BOTH, HALVED, Tiles
-from glagen.schedule.alone import carried_rounded
+from glagen.schedule.alone import carried_rounded, held_shortly, summed_as_they_lie
 from glagen.schedule.both import of_states, sides_in_turn, summed_of_states
 from glagen.schedule.covers import Cover, reach
 from glagen.schedule.diagonals import put_on, read_off
 from glagen.schedule.given import apart, exact, of_exact
 from glagen.schedule.joint import joined
+from glagen.schedule.lean import lean
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import for_any_gates, lightened, unguarded
 from glagen.schedule.operands import as_read
@@ -146,6 +147,8 @@ def build(
         for s in statements
         if isinstance(s, Carry) and s.out.name in carries
     )
+    if alone and program.gates:
+        lines = lean(lines, [*(n for scan in scans for n in scan.reads), *(store.tile for store in stores)])
     if not (shape.given or operands):
         lines = put_on(lines, users_of(lines, scans, stores))
     carried = {scan.tile for scan in scans}
@@ -171,7 +174,7 @@ def build(
         lines, scans = flipped(lines, scans, of_states(lines, states))
     lines, scans = as_read(loads, lines, scans, stores)
     if alone:
-        lines, scans = carried_rounded(lines, scans)
+        lines, scans = carried_rounded(summed_as_they_lie(lines), scans)
     lines = added_in_order(lines) if forward and not shape.direction else lines
     judges = _judges(program, covers) if operands or (shape.direction and not shape.given) else ()
     judges = tuple(x for x in judges if not operands or x.axis == shape.looped)
@@ -180,7 +183,7 @@ def build(
     if shape.on_chip:
         body = heaviest_first(body, roots, carried)
         body = read_beside_scores(body, scans)
-        body = loaded_late(body) if shape.given else body
+        body = loaded_late(body) if shape.given else held_shortly(body) if alone and program.gates else body
     elif shape.name == BOTH:
         body = heaviest_first(body, [*summed_of_states(lines, states), *sides_in_turn(stores)], ())
     if not shape.direction:

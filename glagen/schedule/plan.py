@@ -14,13 +14,11 @@ from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import (
     ALONE,
     BOTH,
-    CROWDED,
     GIVEN,
     GIVEN_BACK,
     HALVED,
     KEY_OPERANDS,
     SHARING,
-    STRONG,
     VALUE_OPERANDS,
     Tuned,
 )
@@ -30,7 +28,7 @@ from glagen.schedule.both import may_make_both
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.given import has_lefts_in_memory, may_share
-from glagen.schedule.halves import by_halves, may_take_halves
+from glagen.schedule.halves import by_halves, in_halves, may_take_halves
 from glagen.schedule.kernels import (
     Goal,
     Shape,
@@ -54,9 +52,8 @@ from glagen.schedule.tiles import (
     WGMMA_ROWS,
     WIDE,
     chunk_of,
-    differs,
     gated_sides,
-    may_be_crowded,
+    names_of,
     shipped,
 )
 from glagen.schedule.wait import adds_from_shared, reads_from_shared
@@ -84,11 +81,11 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     kernels = _kernels(program, covers, apart, more)
     doubles = _may_double(program, covers)
     measured = _measured(table, chunk, doubles)
+    kernels = in_halves(kernels, measured)
     may_give = doubles or not program.gates
     if may_give and apart and any(x.kernel == GIVEN and x.chunk >= WGMMA_ROWS for x in measured):
         kernels = _with_operands(program, covers, kernels, apart)
-    names = {kernel.name for kernel in kernels} | {f"{k.name}{CROWDED}" for k in kernels if may_be_crowded(k)}
-    names |= {f"{k.name}{STRONG}" for k in kernels if differs(k)}
+    names = {name for kernel in kernels for name in names_of(kernel)}
     adding = {kernel.name for kernel in kernels if _adds_by_wgmma(program, covers, kernel)}
     by_wgmma = bool(adding & {*ON_CHIP})
     faster_fused = _faster_fused(program, by_wgmma, measured)
@@ -124,6 +121,7 @@ def _alike(program: ChunkProgram, chunk: int, options: Options) -> tuple[Tuned, 
     table = shipped() if options.tuned is None else options.tuned
     chunks = (chunk,) if program.recurrence.chunk else (chunk, 2 * chunk)
     alike = tuple(x for x in table if x.gates == gated_sides(program) and x.chunk in chunks)
+    alike = tuple(x for x in alike if x.kernel != ALONE or x.chunk >= WGMMA_ROWS)
     if program.recurrence.part_of:
         return ()
     if needs_exact_states(program.recurrence):

@@ -17,7 +17,7 @@ from pathlib import Path
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.expr import Apply, Expr, refs, walk
 from glagen.ir.kernel import Assign, Dot, Kernel, Load
-from glagen.ir.tuned import BOTH, GIVEN, Tiles, Tuned, read_table
+from glagen.ir.tuned import BOTH, CROWDED, GIVEN, IN_HALVES, STRONG, Tiles, Tuned, read_table
 
 GATED_CHUNK = 32
 UNGATED_CHUNK = 64
@@ -122,6 +122,12 @@ def differs(kernel: Kernel) -> bool:
     """
     twice = kernel.runs_twice and kernel.name != BOTH  # which leaves strong gates to others
     return twice and not kernel.scans and all({*kernel.owned} <= {*store.axes} for store in kernel.stores)
+
+
+def names_of(kernel: Kernel) -> tuple[str, ...]:
+    """By which names a table may have configurations of a kernel."""
+    more = ((CROWDED, may_be_crowded(kernel)), (STRONG, differs(kernel)), (IN_HALVES, kernel.may_halve))
+    return (kernel.name, *(f"{kernel.name}{suffix}" for suffix, may in more if may))
 
 
 def _is_of_one(line: Assign, functions: set[str]) -> bool:

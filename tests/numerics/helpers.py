@@ -19,7 +19,7 @@ from glagen.derive import derive
 from glagen.errors import Source
 from glagen.ir.document import Document
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import ALONE, BOTH, DTYPES, GIVEN_KERNELS, HALVED, SHARED, SHARING, Tuned, merged, power
+from glagen.ir.tuned import ALONE, BOTH, DTYPES, GIVEN_KERNELS, HALVED, IN_HALVES, SHARED, SHARING, Tuned, merged, power
 from glagen.loader import import_path, load
 from glagen.parse import parse
 from glagen.reference import output_names
@@ -168,6 +168,12 @@ def by_halves(document: Document, architecture: int, *heads: tuple[int, int]) ->
     return _of_tiles(document, architecture, 2 if derive(check(document)).gates else 1, (HALVED,), heads)
 
 
+def half_chunks(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
+    """A table by which one kernel makes all gradients, in chunks of twice as many steps, and a forward takes these by
+    halves and stores their states."""
+    return _of_tiles(document, architecture, 2, (f"fused{IN_HALVES}", ALONE), heads)
+
+
 def both_sides(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
     """A table by which one kernel makes a chunk's gradients of keys and of values."""
     return _of_tiles(document, architecture, 1, (BOTH,), heads)
@@ -180,7 +186,8 @@ def _of_tiles(
     rule's chunks in one, and for all types."""
 
     def tile(kernel: str, K: int, V: int) -> tuple[int, int]:
-        keys, values = kernel in (*GIVEN_KERNELS, HALVED, ALONE, BOTH), kernel in (ALONE, BOTH)
+        keys = kernel in (*GIVEN_KERNELS, HALVED, f"fused{IN_HALVES}", ALONE, BOTH)
+        values = kernel in (ALONE, BOTH)
         return (power(K) if keys else 16), (power(V) if values else 16)
 
     program = derive(check(document))

@@ -46,6 +46,7 @@ from tests.numerics.helpers import (
     flattened,
     forget_runs,
     generated,
+    half_chunks,
     keep_on_chip,
     note_launches,
     operands_shared,
@@ -170,6 +171,8 @@ def main(name: str) -> int:
         return told(rows + [row for text in strategies.UNGATED for row in where_one_kernel_makes_all_gradients(text)])
     if name == "halves":
         return told([row for spec in ("linear_attn", "simple_gla") for row in by_halves_of_chunks(spec)])
+    if name == "longer":
+        return told([row for spec in ("simple_gla", "retnet") for row in by_one_walk_in_longer_chunks(spec)])
     if name == "both":
         return told(where_one_kernel_makes_both_sides(spec_text("gla_v")))
     if name == "segments":
@@ -639,6 +642,39 @@ def by_halves_of_chunks(name: str) -> list[dict]:
     cases = [Case(1, length, 2, K, V) for length in (80, 200)]  # two pieces, one of an odd number of chunks
     rows += verify(document, module, cases=cases, invariants=False, **given).to_dict()["rows"]
     assert {halved, f"{name}_states_kernel"} <= {*launched}
+    return rows
+
+
+def by_one_walk_in_longer_chunks(name: str) -> list[dict]:
+    """The rows of a spec with a scalar gate whose backward is one walk, in chunks of twice as many steps as others, of
+    which its forward stores states and takes halves; then along pieces. But not if heads share a tensor, or if not all
+    gradients are asked for."""
+    document, (K, V), launched = document_of(spec_text(name)), (20, 36), set[str]()
+    module = compiled(spec_text(name), tuned=half_chunks(document, 0, (K, V)))
+    module._multiprocessors = lambda: 1
+    keep_on_chip(module)
+    note_launches(module, launched.add)
+    alone, fused, others = (f"{name}_{kernel}_kernel" for kernel in (ALONE, "fused", "key_gradients"))
+    config = module._config("fused", K, V, torch.float16)
+    assert 2 * config["CHUNK"] == module._chunk(K, V, torch.float16) == 2 * module._chunk(64, V, torch.float16)
+    given = {"precisions": ["fp16"], "modes": ["saved"]}
+    cases = [Case(2, 150, 2, K, V), Case(1, 33, 2, K, V), Case(1, 1, 3, K, V)]
+    rows = verify(document, module, cases=cases[:1], regimes=["mild"], **given).to_dict()["rows"]
+    given |= {"invariants": False}
+    rows += verify(document, module, cases=cases, regimes=["strong", "reset", "neighbours"], **given).to_dict()["rows"]
+    assert {alone, fused} <= launched
+    launched.clear()
+    cut_in_two(module)
+    cases = [Case(1, length, 2, K, V) for length in (100, 200)]
+    rows += verify(document, module, cases=cases, regimes=["strong"], **given).to_dict()["rows"]
+    assert {alone, f"{name}_states_kernel", f"{name}_adjoint_states_kernel"} <= launched
+    launched.clear()
+    drawn = draw(document, "mild", Case(1, 70, 2, K, V)).arguments
+    given = {n: x.half() for n, x in drawn.items() if isinstance(x, torch.Tensor)}
+    tensors = {n: (x[:, :, :1] if n == "k" else x).clone().requires_grad_(n != "gamma") for n, x in given.items()}
+    o, _ = getattr(module, name)(**tensors)
+    o.sum().backward()
+    assert others in launched and alone not in launched
     return rows
 
 

@@ -153,6 +153,11 @@ def test_all_gradients_by_one_kernel():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_all_gradients_by_one_kernel_in_longer_chunks():
+    result = _worker("longer")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_few_rows_in_bfloat16():
     result = _worker("few_rows")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]

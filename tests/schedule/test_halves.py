@@ -83,3 +83,31 @@ def test_five_multiprocessors_in_six_are_to_have_a_program(walks, halves, given,
     monkeypatch.setattr(module, "_capability", lambda: 9)
     found = [module._takes_over(kernel, walks, 128, 128, torch.bfloat16) for kernel in (HALVED, "fused_given")]
     assert found == [halves, given]
+
+
+@pytest.mark.parametrize("name", ["lightning_attn", "retnet", "simple_gla"])
+def test_narrow_heads_store_the_states_of_whole_chunks(name):
+    """While the forward on chip takes as many steps at once as it would in others."""
+    module = generated(name)
+    module._capability = lambda: 9
+    for K, parts in ((64, 2), (128, 1)):
+        whole = module._chunk(K, K, torch.bfloat16)
+        assert module._parts("fused", K, K, torch.bfloat16) == parts
+        assert parts * module._config("fused", K, K, torch.bfloat16)["CHUNK"] == whole == 2 * module.CHUNK
+    kernel = getattr(module, f"{name}_fused_kernel").src
+    assert re.search(r"_sequence_at\(.*, HALVES \* CHUNK\)", kernel) and "first_slot + chunk // HALVES" in kernel
+    assert re.search(r"tl\.store\(S_ptr.*\(chunk % HALVES == 0\)", kernel)
+
+
+def test_a_half_counts_for_a_chunk_where_sequences_are_cut(monkeypatch):
+    """So heads are cut from as many steps on as if chunks had as few as a forward takes at once."""
+    module = generated("simple_gla")
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
+    monkeypatch.setattr(module, "_capability", lambda: 9)
+    steps = module.LONG * module.CHUNK
+    found = [
+        module._pieces("states", 16, 64, 64, T, torch.bfloat16)
+        for T in (steps - module._chunk(64, 64, torch.bfloat16), steps)
+    ]
+    assert found[0] == 1 < found[1]
+    assert module._pieces("states", 16, 128, 128, steps, torch.bfloat16) == 1
