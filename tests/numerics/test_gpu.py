@@ -22,6 +22,7 @@ from tests.numerics.helpers import (
     cut_in_pieces,
     document_of,
     flattened,
+    forget_runs,
     generated,
     keep_on_chip,
     note_launches,
@@ -369,6 +370,22 @@ def test_a_forward_that_takes_chunks_by_halves(name):
     note_launches(module, launched.add)
     reports += [verify(document, module, "cuda", cases=[Case(2, 333, 4, 128, 128), Case(1, 64, 2, 70, 100)], **given)]
     assert not [f"{row}" for report in reports for row in report.failures] and f"{name}_fused_halved_kernel" in launched
+
+
+@pytest.mark.parametrize("name", ["lightning_attn", "retnet", "simple_gla"])
+def test_all_gradients_in_one_walk_beside_a_scalar_gate(name):
+    """In pieces, as few heads are; packed as well, with extents that no tile divides; and where TMA moves nothing."""
+    document, module, launched = document_of(spec_text(name)), generated(name), set()
+    given = {"precisions": ["bf16"], "regimes": ["mild", "reset", "strong"], "modes": ["saved"]}
+    reports = [verify(document, module, "cuda", cases=[Case(1, 4090, 8, 64, 64)], invariants=False, **given)]
+    module._multiprocessors = lambda: 1
+    note_launches(module, launched.add)
+    reports += [verify(document, module, "cuda", cases=[Case(2, 333, 4, 64, 64), Case(1, 64, 2, 40, 56)], **given)]
+    assert {f"{name}_fused_gradients_kernel", f"{name}_fused_kernel"} <= launched
+    module._loads_by_tma = lambda *_, **__: False
+    forget_runs(module)
+    reports += [verify(document, module, "cuda", cases=[Case(2, 333, 4, 64, 64)], invariants=False, **given)]
+    assert not [f"{row}" for report in reports for row in report.failures]
 
 
 FEW, MORE = Case(2, 300, 4, 64, 200), Case(4, 300, 8, 64, 200)
