@@ -174,7 +174,7 @@ def _by_scaled(lines: list[Line], matrix: Assign, wanted: list[str]) -> list[Lin
     alone = all(uses[name] == 1 for name in dots) and uses[matrix.name] == len(dots) == len(products)
     if not (common and alone):
         return lines
-    scaled = Assign(f"{matrix.name}_scaled", matrix.axes, times(*factors(matrix.expr), *common))
+    scaled = Assign(_scaled(matrix.name, common), matrix.axes, times(*factors(matrix.expr), *common))
 
     def without(total: Expr) -> Expr:
         parts = [factors(x) for x in terms(total)]
@@ -192,6 +192,11 @@ def _by_scaled(lines: list[Line], matrix: Assign, wanted: list[str]) -> list[Lin
     return [
         _renamed(x, called, {matrix.name: scaled.name}) if isinstance(x, Dot) and x.name in dots else x for x in made
     ]
+
+
+def _scaled(name: str, numbers: Iterable[Ref]) -> str:
+    """The name of what these numbers multiply."""
+    return "_".join((name, "by", *(x.name for x in numbers)))
 
 
 def _is_number(x: Expr) -> TypeGuard[Ref]:
@@ -215,11 +220,11 @@ def _with_decays(lines: list[Line]) -> list[Line]:
 
     def leaf(product: Expr) -> Expr | None:
         found = factors(product)
-        numbers = [x for x in found if _is_number(x)]
+        numbers = sorted((x for x in found if _is_number(x)), key=lambda x: x.name)
         decay = next((x for x in found if isinstance(x, Ref) and x.name in decays and x.indices), None)
         if decay is None or not numbers:
             return None
-        scaled = Assign(f"{decay.name}_scaled", axes_of(decay), times(decay, *numbers))
+        scaled = Assign(_scaled(decay.name, numbers), axes_of(decay), times(decay, *numbers))
         scaled = made.setdefault((decay, *numbers), scaled)
         return times(*(x for x in found if x not in numbers and x is not decay), tile(scaled.name, *scaled.axes))
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from unittest import mock
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from glagen.ir.expr import Apply, Expr, Number, Ref, refs
 from glagen.ir.kernel import Assign, Dot, Line, RowSum, read
@@ -14,6 +18,7 @@ from glagen.ir.schedule import Options
 from glagen.pipeline import plan
 from glagen.schedule import kernels
 from glagen.schedule.lean import lean
+from tests import strategies
 from tests.numerics.helpers import document_of, half_chunks, spec_text
 
 SIZES = {"t": 6, "s": 6, "i": 4, "j": 5}
@@ -44,6 +49,7 @@ SPECS = {
     "no scale": UNSCALED,
     "scales": TWICE,
     "sums": SUM,
+    "two numbers": strategies.NUMBERED["scalar"],
 }
 
 
@@ -123,6 +129,31 @@ class Numbers:
         raise AssertionError(expr)
 
 
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """Specs with a scalar gate, whose equations have factors of all kinds."""
+    number = st.sampled_from(["", "a * ", "b * ", "a * b * ", "a * a * ", "2 * ", "-"])
+    keys = st.sampled_from(["q[t,i]", "k[t,i]", "(q[t,i] + k[t,i])", "(q[t,i] - a * k[t,i])"])
+    values = st.sampled_from(["v[t,j]", "(v[t,j] + u[t,j])", "v[t,j] * u[t,j]", "b * (v[t,j] - u[t,j])"])
+    gate = draw(st.sampled_from(["exp(g[t])", "exp(2 * g[t])", "exp(g[t]) * exp(g[t])"]))
+    write = f"{draw(number)}{draw(keys)} * {draw(values)}"
+    read, last = draw(st.sampled_from(["t", "t-1"])), draw(st.sampled_from(["", f" + {draw(number)}v[t,j]"]))
+    equations = [
+        f"S[t,i,j] = {gate} * S[t-1,i,j] + {write}",
+        f"o[t,j] = {draw(number)}sum(i, {draw(number)}{draw(keys)} * S[{read},i,j]){last}",
+    ]
+    kinds = {"q": "[t, i]", "k": "[t, i]", "v": "[t, j]", "u": "[t, j]", "g": '{axes: [t], domain: "[-inf, 0]"}'}
+    kinds |= dict.fromkeys("ab", "{kind: scalar, default: 0.7}")
+    used = [f"  {name}: {kind}" for name, kind in kinds.items() if re.search(rf"\b{name}\b", "".join(equations))]
+    return "\n".join(["name: op", "inputs:", *used, "state: S[i, j]", "equations:", *(f"  - {x}" for x in equations)])
+
+
+@settings(max_examples=30, deadline=None)
+@hypothesis.given(texts())
+def test_so_are_those_of_drawn_specs(text):
+    test_the_numbers_are_the_same(text)
+
+
 @pytest.mark.parametrize("text", SPECS.values(), ids=[*SPECS])
 def test_the_numbers_are_the_same(text):
     lines, wanted = given(text)
@@ -150,7 +181,7 @@ def test_it_is_less_of_that():
     masked = [x for x in names.values() if any(r.name.startswith("%") for r in refs(x.expr))]
     assert [x.name for x in masked] == ["gate_between"], "one mask serves for all"
     scaled = [x.name for x in names.values() if "scale" in read(x)]
-    assert sorted(scaled) == ["gate_between_scaled", "gate_from_start_scaled"]
+    assert sorted(scaled) == ["gate_between_by_scale", "gate_from_start_by_scale"]
 
 
 def _operations(expr: Expr) -> int:
@@ -164,4 +195,4 @@ def test_products_of_one_matrix_are_rounded_in_one_way(name):
     if name == "simple_gla":
         dots = [x for x in lean(lines, wanted) if isinstance(x, Dot)]
         matrices = [o.name for dot in dots for o in (dot.x, dot.y) if {*o.indices} == {"t", "s"}]
-        assert sorted(matrices) == ["dscores_decayed_scaled", "dscores_decayed_scaled", "scores"]
+        assert sorted(matrices) == ["dscores_decayed_by_scale", "dscores_decayed_by_scale", "scores"]
