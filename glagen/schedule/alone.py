@@ -13,7 +13,7 @@ of others, at the first of these sizes; and ptxas 12.8, which then has operands 
 register for where one lies, of which it had few left, in four of some twenty forms that the same lines were written in:
 an illegal memory access.) What threads lack there is registers: beside inputs of 16 bits it does with less arithmetic
 (see lean.py), tiles are held shortly, and TMA moves those of tensors, so that threads need no addresses (see
-emit/loads.py). (H200, Triton 3.6.0, bf16, forward and backward, B32 T2048 H16 K=V=64: simple_gla 0.85 ms -> 0.68,
+emit/loads.py). (H200, Triton 3.6.0, bf16, forward and backward, B32 T2048 H16 K=V=64: simple_gla 0.85 ms -> 0.67,
 retnet 0.83 -> 0.52; by threads, and with all loads in front, simple_gla 1.08. B4 T4096 H64 K=V=128, eight warps:
 simple_gla 2.22 -> 2.29, retnet 1.90 -> 2.12.)
 """
