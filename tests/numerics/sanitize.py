@@ -32,6 +32,7 @@ from torch import Tensor  # noqa: E402
 from glagen.check import check  # noqa: E402
 from glagen.ir.document import Document  # noqa: E402
 from glagen.ir.recurrence import Recurrence  # noqa: E402
+from glagen.ir.tuned import ALONE  # noqa: E402
 from glagen.regimes import Case, Problem, draw  # noqa: E402
 from glagen.tolerances import PRECISIONS, Precision  # noqa: E402
 from glagen.variants import packed, shared  # noqa: E402
@@ -44,6 +45,7 @@ from tests.numerics.helpers import (  # noqa: E402
     document_of,
     forget_runs,
     generated,
+    half_chunks,
     keep_on_chip,
     note_launches,
     operands_shared,
@@ -108,7 +110,9 @@ def all_calls(
         )
         both = both_sides(document, capability, *heads)  # in chunks as they are by the rule
         as_it_is = (lambda module: None,)
-        arranged = ((table, (*as_it_is, keep_on_chip)), (walks, (have_many_heads,)), (both, as_it_is))
+        arranged = [(table, (*as_it_is, keep_on_chip)), (walks, (have_many_heads,)), (both, as_it_is)]
+        if f"{name}_{ALONE}_kernel" in kernels(generated(name)):
+            arranged.append((half_chunks(document, capability, *heads), (have_many_heads,)))
         for tuned, arrangements in arranged:
             module = compiled(spec_text(name), tuned=tuned)
             left |= kernels(module) - kernels(generated(name))

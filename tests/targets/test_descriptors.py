@@ -34,6 +34,7 @@ print(json.dumps(found))
 
 ALL = [("gla_v", "gradients", 128), ("gla_v", "gradients", 64)]
 ALL += [("linear_attn", "fused_gradients", 64), ("linear_attn", "fused_gradients", 128)]
+ALL += [("retnet", "fused_gradients", 64), ("simple_gla", "fused_gradients", 64)]
 
 
 @pytest.mark.parametrize(("name", "kernel", "K"), ALL if FULL else ALL[:1])
