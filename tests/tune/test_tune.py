@@ -20,7 +20,7 @@ from glagen.bench import Workload
 from glagen.cli import main
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import ALONE, BOTH, CROWDED, GIVEN_KERNELS, HALVED, SHARED, SHARING, STRONG, read_table
+from glagen.ir.tuned import ALONE, BOTH, CROWDED, GIVEN_KERNELS, HALVED, IN_HALVES, SHARED, SHARING, STRONG, read_table
 from glagen.jobs import answers
 from glagen.loader import import_text
 from glagen.parse import parse
@@ -369,6 +369,29 @@ def test_one_kernel_makes_all_gradients_if_all_of_the_op_gains(name, kernel, gai
     monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
     monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
     assert [x.kernel for x in tuning.tune(source, CPU, [TINY], 1)] == [kernel] * is_kept
+
+
+@pytest.mark.parametrize(("gain", "V", "kept"), [(0.9, 64, True), (0.99, 64, False), (0.9, 128, None)])
+def test_chunks_of_narrow_heads_are_taken_by_halves_if_all_of_the_op_gains(gain, V, kept, monkeypatch):
+    """And one kernel makes all gradients in them, beside a scalar gate; which is not tried for wide heads."""
+    pytest.importorskip("triton")
+    source, halves, tried = Source("simple_gla.yaml", spec_text("simple_gla")), [ALONE, f"fused{IN_HALVES}"], []
+
+    def measured(oracle, call, jobs, say, base):
+        tried.append(sorted(x.kernel for x in base))
+        yield from base
+
+    monkeypatch.setattr(tuning, "_measured", measured)
+    monkeypatch.setattr(
+        tuning, "op_time", lambda source, table, call: gain if {*halves} <= {x.kernel for x in table} else 1.0
+    )
+    monkeypatch.setattr(tuning, "forward_time", lambda *_: 1.0)
+    monkeypatch.setattr(tuning, "timed_on", lambda *_: None)
+    monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
+    monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
+    found = list(tuning.tune(source, CPU, [replace(TINY, K=64, V=V)], 1))
+    assert (halves in tried) == (kept is not None)
+    assert [(x.kernel, x.chunk) for x in found] == ([(f"fused{IN_HALVES}", 64), (ALONE, 64)] if kept else [])
 
 
 @pytest.mark.parametrize(("chunk", "gain", "kept"), [("auto", 0.9, True), ("auto", 0.99, False), ("32", 0.9, False)])
