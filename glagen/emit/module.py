@@ -215,6 +215,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "scans": kernel.scans,
         "reduces_heads": kernel.reduces_heads,
         "halves": kernel.name == HALVED,
+        "may_halve": kernel.may_halve,
         "alone": kernel.name == ALONE,
         "runs": runs,
         "longer": runs and of_chunks,

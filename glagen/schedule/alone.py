@@ -26,6 +26,7 @@ from dataclasses import replace
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.expr import Expr, Ref, factors, refs, times
 from glagen.ir.kernel import Assign, Dot, Line, Load, Loop, Scan, lines_of, read, written
+from glagen.schedule.order import in_order
 from glagen.schedule.tiles import gated_sides
 
 
@@ -83,4 +84,4 @@ def held_shortly(body: tuple[Line | Loop, ...]) -> tuple[Line | Loop, ...]:
         begun = {n for y in found if x.name in read(y) for n in written(y)}
         first = next((n for n, y in enumerate(found) if begun & set(written(y))), len(found))
         found[first:first] = [x, *(y for y in beside if x.name in read(y))]
-    return tuple(found)
+    return tuple(in_order(found))

@@ -148,7 +148,7 @@ def build(
         if isinstance(s, Carry) and s.out.name in carries
     )
     if alone and program.gates:
-        lines = lean(lines, [*(n for scan in scans for n in scan.reads), *(store.tile for store in stores)])
+        lines = lean(lines, scans, stores)
     if not (shape.given or operands):
         lines = put_on(lines, users_of(lines, scans, stores))
     carried = {scan.tile for scan in scans}

@@ -13,19 +13,21 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from glagen.ir.expr import Apply, Expr, Ref, apply, factors, plus, rewrite, terms, times
-from glagen.ir.kernel import Assign, Dot, Line, RowSum, read, written
+from glagen.ir.kernel import Assign, Dot, Line, RowSum, Scan, Store, read, written
 from glagen.schedule.order import in_order, pruned
+from glagen.schedule.sums import users_of
 from glagen.schedule.tile import axes_of, keep, tile
 
 
-def lean(lines: Iterable[Line], wanted: Iterable[str]) -> list[Line]:
-    """The same, as far as it leads to the tiles that are wanted, with less arithmetic beside inputs of 16 bits."""
-    wanted = list(wanted)
+def lean(lines: Iterable[Line], scans: tuple[Scan, ...], stores: list[Store]) -> list[Line]:
+    """The same, as far as it leads to what states and results take, with less arithmetic beside inputs of 16 bits."""
+    wanted = [*(name for scan in scans for name in scan.reads), *(store.tile for store in stores)]
     found = _masked_once(pruned(in_order(_by_totals(_as_if_mild(lines))), wanted))
-    found = _spread(found, wanted)
+    found = _spread(found, users_of(found, scans, stores))
     for matrix in [x for x in found if isinstance(x, Assign) and set(x.axes) == {"t", "s"}]:
-        found = _by_scaled(found, matrix, wanted)
-    return pruned(in_order(_decayed_before(_with_decays(found), wanted)), wanted)
+        found = _by_scaled(found, matrix, users_of(found, scans, stores))
+    found = _with_decays(found)
+    return pruned(in_order(_decayed_before(found, users_of(found, scans, stores))), wanted)
 
 
 def _as_if_mild(lines: Iterable[Line]) -> list[Line]:
@@ -48,10 +50,10 @@ def _by_totals(lines: list[Line]) -> list[Line]:
         if len(products) == 1:
             found.append(replace(line, expr=_with_sign(*products[0])))
             continue
-        parts = [Assign(f"{line.name}_{n}", line.axes, x, over=line.over) for n, (_, x) in enumerate(products)]
+        parts = [replace(line, name=f"{line.name}_{n}", expr=x) for n, (_, x) in enumerate(products)]
         names = [tile(x.name, *x.axes) for x in parts]
         total = plus(*(_with_sign(sign, x) for (sign, _), x in zip(products, names, strict=True)))
-        found += [*parts, Assign(line.name, line.axes, total)]
+        found += [*parts, replace(line, expr=total, over=())]
     return found
 
 
@@ -131,9 +133,8 @@ def _unmasked(x: Expr, masked: dict[str, Expr]) -> Expr:
     return masked.get(x.name, x) if isinstance(x, Ref) else x
 
 
-def _spread(lines: list[Line], wanted: list[str]) -> list[Line]:
-    """The same, where numbers that multiply a sum multiply its terms; tiles for nothing else are in these."""
-    users = _users(lines, wanted)
+def _spread(lines: list[Line], users: Counter[str]) -> list[Line]:
+    """The same, where numbers multiply not a sum but each of its terms, which stand for the tiles that they were."""
     single = {x.name: x.expr for x in lines if isinstance(x, Assign) and users[x.name] == 1 and _is_plain(x)}
     spent: set[str] = set()
 
@@ -156,25 +157,20 @@ def _spread(lines: list[Line], wanted: list[str]) -> list[Line]:
 
 
 def _is_plain(line: Assign) -> bool:
-    return not (line.over or line.rounded or line.accumulate)
+    return not (line.over or line.rounded or line.accumulate or line.guarded)
 
 
-def _users(lines: Iterable[Line], wanted: Iterable[str]) -> Counter[str]:
-    return Counter(name for line in lines for name in read(line)) + Counter(wanted)
-
-
-def _by_scaled(lines: list[Line], matrix: Assign, wanted: list[str]) -> list[Line]:
+def _by_scaled(lines: list[Line], matrix: Assign, uses: Counter[str]) -> list[Line]:
     """The same, with numbers in a matrix that multiply all products of it: so dots sum into what they are added to."""
     dots = {x.name for x in lines if isinstance(x, Dot) and matrix.name in read(x)}
     users = [x for x in lines if isinstance(x, Assign) and dots & set(read(x))]
     products = [found for line in users for x in terms(line.expr) if _of(found := factors(x), dots)]
     numbers = [{x for x in found if _is_number(x) and found.count(x) == 1} for found in products]
     common = sorted(set.intersection(*numbers), key=lambda x: x.name) if numbers else []
-    uses = _users(lines, wanted)
     alone = all(uses[name] == 1 for name in dots) and uses[matrix.name] == len(dots) == len(products)
     if not (common and alone):
         return lines
-    scaled = Assign(_scaled(matrix.name, common), matrix.axes, times(*factors(matrix.expr), *common))
+    scaled = replace(matrix, name=_scaled(matrix.name, common), expr=times(*factors(matrix.expr), *common))
 
     def without(total: Expr) -> Expr:
         parts = [factors(x) for x in terms(total)]
@@ -215,8 +211,8 @@ def _renamed(dot: Dot, results: dict[str, str], operands: dict[str, str]) -> Dot
 
 def _with_decays(lines: list[Line]) -> list[Line]:
     """The same, where numbers beside what gates leave go to that, once for all that takes both."""
-    decays = {x.name for x in lines if isinstance(x, Assign) and _is_decay(_kept(x.expr) or x.expr)}
-    made: dict[tuple[Expr, ...], Assign] = {}
+    decays = {x.name: x.axes for x in lines if isinstance(x, Assign) and _is_decay(_kept(x.expr) or x.expr)}
+    made: dict[str, Assign] = {}
 
     def leaf(product: Expr) -> Expr | None:
         found = factors(product)
@@ -224,9 +220,9 @@ def _with_decays(lines: list[Line]) -> list[Line]:
         decay = next((x for x in found if isinstance(x, Ref) and x.name in decays and x.indices), None)
         if decay is None or not numbers:
             return None
-        scaled = Assign(_scaled(decay.name, numbers), axes_of(decay), times(decay, *numbers))
-        scaled = made.setdefault((decay, *numbers), scaled)
-        return times(*(x for x in found if x not in numbers and x is not decay), tile(scaled.name, *scaled.axes))
+        name, axes = _scaled(decay.name, numbers), decays[decay.name]
+        made[name] = Assign(name, axes, times(tile(decay.name, *axes), *numbers))
+        return times(*(x for x in found if x not in numbers and x is not decay), tile(name, *axes_of(decay)))
 
     found = [replace(x, expr=rewrite(x.expr, leaf)) if isinstance(x, Assign) and len(x.axes) == 2 else x for x in lines]
     return [*made.values(), *found]
@@ -236,10 +232,10 @@ def _is_decay(x: Expr) -> bool:
     return isinstance(x, Apply) and x.function == "exp"
 
 
-def _decayed_before(lines: list[Line], wanted: list[str]) -> list[Line]:
+def _decayed_before(lines: list[Line], users: Counter[str]) -> list[Line]:
     """The same, where a tile that decays for a state is multiplied by others so, too, and not what comes of it."""
-    decayed = {frozenset(factors(x.expr)): x.name for x in lines if isinstance(x, Assign) and x.rounded and not x.over}
-    users = _users(lines, wanted)
+    tiles = [x for x in lines if isinstance(x, Assign) and x.rounded and not x.over]
+    decayed = {frozenset(pair): x.name for x in tiles if len(pair := factors(x.expr)) == 2}
     dots = {x.name: x for x in lines if isinstance(x, Dot) and users[x.name] == 1}
     found: dict[int, Line] = dict(enumerate(lines))
     for n, line in enumerate(lines):

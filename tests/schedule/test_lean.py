@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from glagen.ir.expr import Apply, Expr, Number, Ref, refs
-from glagen.ir.kernel import Assign, Dot, Line, RowSum, read
+from glagen.ir.kernel import Assign, Dot, Line, RowSum, Scan, Store, read
 from glagen.ir.schedule import Options
 from glagen.pipeline import plan
 from glagen.schedule import kernels
@@ -53,12 +53,12 @@ SPECS = {
 }
 
 
-def given(text: str) -> tuple[list[Line], list[str]]:
-    """What `lean` is given for a spec, and what is wanted of that."""
-    document, calls = document_of(text), list[tuple[list[Line], list[str]]]()
+def given(text: str) -> tuple[list[Line], tuple[Scan, ...], list[Store]]:
+    """What `lean` is given for a spec."""
+    document, calls = document_of(text), list[tuple[list[Line], tuple[Scan, ...], list[Store]]]()
 
-    def noted(lines: Iterable[Line], wanted: Iterable[str]) -> list[Line]:
-        calls.append(([*lines], [*wanted]))
+    def noted(lines: Iterable[Line], scans: tuple[Scan, ...], stores: list[Store]) -> list[Line]:
+        calls.append(([*lines], scans, stores))
         return lean(*calls[-1])
 
     with mock.patch.object(kernels, "lean", noted):
@@ -156,28 +156,29 @@ def test_so_are_those_of_drawn_specs(text):
 
 @pytest.mark.parametrize("text", SPECS.values(), ids=[*SPECS])
 def test_the_numbers_are_the_same(text):
-    lines, wanted = given(text)
+    lines, scans, stores = given(text)
+    wanted = [*(name for scan in scans for name in scan.reads), *(store.tile for store in stores)]
     numbers = Numbers()
     before = dict(numbers.of(lines))
     loaded = {name for name in before if name not in {line.name for line in lines}}
     again = Numbers()
     again.tiles = {name: before[name] for name in loaded}
-    after = again.of(lean(lines, wanted))
+    after = again.of(lean(lines, scans, stores))
     assert wanted and all(np.allclose(after[name], before[name], rtol=1e-9, atol=0) for name in wanted if name in after)
     assert {*wanted} <= {*after}
 
 
 def test_it_is_less_of_that():
     """Of a scalar gate's kernel: masks, scales and decays of tiles."""
-    lines, wanted = given(spec_text("simple_gla"))
+    call = given(spec_text("simple_gla"))
 
     def pointwise(lines: Iterable[Line]) -> int:
         tiles = [x for x in lines if isinstance(x, Assign) and len({*x.axes, *x.over}) == 2]
         return sum(_operations(x.expr if x.mild is None else x.mild) for x in tiles)
 
-    found = lean(lines, wanted)
+    found = lean(*call)
     names = {x.name: x for x in found if isinstance(x, Assign)}
-    assert pointwise(found) < 0.6 * pointwise(lines)
+    assert pointwise(found) < 0.6 * pointwise(call[0])
     masked = [x for x in names.values() if any(r.name.startswith("%") for r in refs(x.expr))]
     assert [x.name for x in masked] == ["gate_between"], "one mask serves for all"
     scaled = [x.name for x in names.values() if "scale" in read(x)]
@@ -188,11 +189,8 @@ def _operations(expr: Expr) -> int:
     return 1 + sum(map(_operations, expr.args)) if isinstance(expr, Apply) else 0
 
 
-@pytest.mark.parametrize("name", ["simple_gla", "retnet"])
-def test_products_of_one_matrix_are_rounded_in_one_way(name):
+def test_products_of_one_matrix_are_rounded_in_one_way():
     """For what cancels between gradients of queries and of keys is to cancel."""
-    lines, wanted = given(spec_text(name))
-    if name == "simple_gla":
-        dots = [x for x in lean(lines, wanted) if isinstance(x, Dot)]
-        matrices = [o.name for dot in dots for o in (dot.x, dot.y) if {*o.indices} == {"t", "s"}]
-        assert sorted(matrices) == ["dscores_decayed_by_scale", "dscores_decayed_by_scale", "scores"]
+    dots = [x for x in lean(*given(spec_text("simple_gla"))) if isinstance(x, Dot)]
+    matrices = [o.name for dot in dots for o in (dot.x, dot.y) if {*o.indices} == {"t", "s"}]
+    assert sorted(matrices) == ["dscores_decayed_by_scale", "dscores_decayed_by_scale", "scores"]
