@@ -10,11 +10,13 @@ Where a walk's tiles have too many columns for a second one to lie in shared mem
 hold all that they load in registers, which they lack, and spill. Then Hopper's tensor memory accelerator (TMA) brings
 what has all columns of keys to where it is multiplied, just before that, while the other program of a multiprocessor
 works. What others have made, with columns, lies in one piece: of that one program a head has the L2 cache fetch the
-next chunk's. (H200, Triton 3.6.0, bf16, B8 T2048 H4 K256 V512, ms, forward / with backward: gla 0.250 / 1.011 -> 0.232
-/ 0.949, and with that cache 0.223 / 0.904; simple_gla 0.278 / 0.828 -> 0.178 / 0.784, linear_attn 0.222 / 0.747 ->
-0.170 / 0.694. With the cache asked for scores alone: 0.190 / 0.792, 0.171 / 0.686. All tiles by TMA, which threads
-wait for one after another: gla 0.252 / 1.008. Where tiles come ahead, by two buffers or more, TMA is no faster:
-linear_attn, B16 T2048 H4 K128 V256, 0.108 / 0.395 for 0.107 / 0.392.)
+next chunk's; in the walk forward rows of queries and keys, too. (H200, Triton 3.6.0, bf16, B8 T2048 H4 K256 V512, ms,
+forward / with backward: gla 0.250 / 1.011 -> 0.232 / 0.949, and with that cache 0.223 / 0.904; simple_gla 0.278 / 0.828
+-> 0.178 / 0.784, linear_attn 0.222 / 0.747 -> 0.170 / 0.694. With the cache asked for scores alone: 0.190 / 0.792,
+0.171 / 0.686; for rows, linear_attn 0.172 -> 0.161 forward, simple_gla 0.178 -> 0.176, but in the walk back 0.791 ->
+0.807, and for values' rows all are slower. All tiles by TMA, which threads wait for one after another: gla 0.252 /
+1.008. Where tiles come ahead, by two buffers or more, TMA is no faster: linear_attn, B16 T2048 H4 K128 V256, 0.108 /
+0.395 for 0.107 / 0.392.)
 """
 
 from __future__ import annotations
@@ -111,20 +113,30 @@ class KernelLoads(KernelStates):
         return []
 
     def _fetch_ahead(self) -> None:
-        """Have the L2 cache fetch tiles of the next chunk that others have made, if some have columns."""
-        tensors = [self._loaded(line) for line in self._given_loads() if len(line.axes) == 2]
-        if not self.by_tiles or all(tensor.kind == "matrices" for tensor in tensors):
+        """Have the L2 cache fetch tiles of the next chunk: rows, and what others made if some has columns."""
+        if self.kernel.name not in GIVEN_KERNELS or not self.by_tiles:
             return
         back = self.kernel.direction == "reverse"
-        self._line("if TMA_LOADS:  # one program of a head has the L2 cache fetch what the next chunk is given")
+        made = [tensor for tensor in map(self._loaded, self._given_loads()) if len(tensor.axes) == 2]
+        made = made if any(tensor.kind == "chunks" for tensor in made) else []
+        rows = [tensor for tensor in map(self._loaded, self.by_tiles) if tensor.kind == "rows" and not back]
+        if not made and not rows:
+            return
+        self._line("if TMA_LOADS:  # one program of a head has the L2 cache fetch tiles of the next chunk")
         self._enter()
         self._line("if block_j == n % blocks_j:")
         self._enter()
-        following = "tl.maximum(slot - 1, first_slot)" if back else "tl.minimum(slot + 1, first_slot + chunks - 1)"
-        self._line(f"ahead = {following}")
-        for tensor in tensors:
+        if made:
+            following = "tl.maximum(slot - 1, first_slot)" if back else "tl.minimum(slot + 1, first_slot + chunks - 1)"
+            self._line(f"ahead = {following}")
+        for tensor in made:
             size = f"CHUNK * {'CHUNK' if tensor.kind == 'matrices' else 'K'}"
             self._line(f"_fetch({identifier(tensor.name)}_ptr + (ahead * H + h) * {size}, 2 * {size})")
+        if rows:
+            self._line("step = start + tl.minimum((chunk + 1) * CHUNK + row, length - 1)")
+        for tensor in rows:
+            heads, h = self._heads(tensor)
+            self._line(f"_fetch({identifier(tensor.name)}_ptr + (step * {heads} + {h}) * K, 2 * K, CHUNK)")
         self._leave()
         self._leave()
 

@@ -162,6 +162,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "from_shared": [roles[name]["function"] for name in schedule.from_shared],
         "stores_by_tma": bool(schedule.stored_by_tma),
         "loads_by_tma": tiled,
+        "fetches": bool(re.search(r"\b_fetch\(", text)),
         "whole": any(k["alone"] and k["tiled"] for k in kernels),
         "by_tma": tiled or bool(schedule.stored_by_tma),
         "asks_measured": wide or any(name in WALKS for name in schedule.stored_by_tma),

@@ -36,7 +36,7 @@ class KernelStores(KernelNotes):
     def _store_out(self, store: Store) -> None:
         """A result; a gradient where it is wanted, summed over the heads that share its tensor's."""
         tensor = self._out(store)
-        value = self._upright(store.tile)
+        value = self._stored(store)
         if not tensor.optional:
             self._store(tensor, value)
             return
@@ -55,6 +55,10 @@ class KernelStores(KernelNotes):
             self._line(f"{total} = _joined({total}, {value}, h, {tensor.shared})")
             value, mask = total, f"{mask} & (h % {tensor.shared} == {tensor.shared} - 1)"
         self._given(tensor, f"tl.store({address}, {value}, mask={mask})" if mask else f"tl.store({address}, {value})")
+
+    def _stored(self, store: Store) -> str:
+        """What a result is."""
+        return self._upright(store.tile)
 
     def _store_soon(self, item: Line | Loop) -> None:
         """Results of a kernel that makes all gradients, each after the last line that makes it: that leaves registers

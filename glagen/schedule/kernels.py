@@ -16,7 +16,7 @@ from glagen.schedule.alone import carried_rounded, held_shortly, summed_as_they_
 from glagen.schedule.both import of_states, sides_in_turn, summed_of_states
 from glagen.schedule.covers import Cover, reach
 from glagen.schedule.diagonals import put_on, read_off
-from glagen.schedule.given import apart, exact, of_exact
+from glagen.schedule.given import apart, by_those_of_scores, exact, of_exact
 from glagen.schedule.joint import joined
 from glagen.schedule.lean import lean
 from glagen.schedule.lower import Lowering
@@ -157,7 +157,8 @@ def build(
     if shape.exact:
         lines = exact(lines)
     elif operands:
-        lines = for_any_gates(lines)
+        lines = summed_once(for_any_gates(lines), (gate.name for gate in program.gates if gate.axes))
+        lines = by_those_of_scores(lines, stores)
     loads = _loads(program, lines, scans, stores, carried, sums | {x.name: x for x in given})
     lines, scans = added_to_states(unguarded(lines, stores), scans, stores)
     if shape.on_chip and (shape.given or alone):

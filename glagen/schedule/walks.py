@@ -1,4 +1,4 @@
-"""Walks for the states alone, which sum a chunk's gates once beside 16-bit inputs.
+"""Walks for the states alone, which sum a chunk's gates once beside 16-bit inputs; so does what walks are given.
 
 Sums from the chunk's start serve for all. What gates leave of a state is the last of them, and the least, for no gate
 is above 0; decays to the end are powers of that less the others. Such differences are off by a few 2^-24 of what
@@ -37,7 +37,7 @@ def _by_sum(line: Line, gate: str, since: RowSum) -> Line:
     """What gates leave over the chunk, and to its end, by their sums from its start."""
     sums, whole = tile(since.name, *since.axes), f"log_{gate}_whole"
     match line:
-        case Assign(name=name) if name == whole:
+        case Assign(name=name) if name == whole and not line.least:
             return replace(line, mild=sums)
         case Assign(name=name) if name == f"{gate}_to_end":
             return replace(line, mild=apply("exp", apply("sub", tile(whole, *since.axes[1:]), sums)))
