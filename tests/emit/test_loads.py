@@ -122,9 +122,26 @@ MADE = {
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_the_cache_fetches_what_has_columns(name):
+def test_the_cache_fetches_tiles_of_the_next_chunk(name):
+    """Those that others have made, if some have columns; else rows of queries and keys, in the walk forward."""
     for walk in GIVEN_KERNELS:
         text = kernels(name)[f"{name}_{walk}_kernel"]
         fetched = re.findall(r"_fetch\((\w+)_ptr \+ \(ahead \* H \+ h\) \* (CHUNK \* \w+), 2 \* \2\)", text)
         made = dict.fromkeys(MADE.get(name, ()), "CHUNK * K")
         assert dict(fetched) == (made | {"scores": "CHUNK * CHUNK"} if made else {}), walk
+        of_rows = r"_fetch\((\w+)_ptr \+ \(step \* \(H // GROUP_\1\) \+ h // GROUP_\1\) \* K, 2 \* K, CHUNK\)"
+        assert re.findall(of_rows, text) == (["q", "k"] if walk == GIVEN_KERNELS[0] and not made else []), walk
+        assert len(fetched) + len(re.findall(of_rows, text)) == text.count("_fetch("), walk
+
+
+@pytest.mark.parametrize("name", ["gla", "rwkv6", "gla_kv"])
+def test_scores_that_are_sums_over_a_loop_are_masked_once_for_mild_gates(name):
+    """With few rows and with strong gates each product is, for others add to the same scores."""
+    text = kernels(name)[f"{name}_scores_kernel"]
+    (line,) = re.findall(r"scores = (tl\.dot\(.*)", text)
+    plain, condition, masked = re.fullmatch(r"(.*) if (MILD(?: and not FEW)?) else (tl\.where\(.*)", line).groups()
+    mask, within = ("same", "earlier") if name == "rwkv6" else ("decayed", "causal")
+    assert masked == f"tl.where({mask}, {plain}, scores)" and condition.endswith("FEW") == (mask == "decayed")
+    assert re.findall(r"tl\.store\(scores_out_ptr.*", text)[0].endswith(
+        f", tl.where({within}, scores, 0.0) if MILD else scores)"
+    )

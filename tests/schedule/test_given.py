@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from glagen.ir.expr import Apply, walk
-from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Load, lines_of
+from glagen.ir.expr import Apply, factors, ref, refs, walk
+from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Load, lines_of, read, written
 from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import GIVEN, GIVEN_BACK, GIVEN_KERNELS, SHARED, SHARING
 from glagen.pipeline import plan
@@ -15,6 +15,7 @@ from glagen.schedule.turn import single_lines
 from tests.numerics.helpers import document_of, operands_shared, spec_text, twice_as_long, walks_given
 
 HEADS = (200, 300)
+WITH_GATES_ON_KEYS = ["gla", "gla_sigmoid", "hgrn2", "rwkv6"]
 
 
 def planned(text: str) -> Schedule:
@@ -51,9 +52,37 @@ def test_one_kernel_makes_all_that_both_walks_are_given(kernels):
     (loop,) = (item for item in maker.body if not isinstance(item, Load | Assign | Dot) and len(lines_of(item)) > 1)
     made = {line.name: line for line in lines_of(loop) if isinstance(line, Assign)}
     assert set(maker.given) <= made.keys()
-    outside = [line for line in made.values() if line.mild is not None or line.still_mild is not None]
-    assert not outside, "the first run makes them whatever the gates are"
     assert any(isinstance(x, Apply) and x.function == "exp" for line in made.values() for x in walk(line.expr))
+    outside = [line for line in made.values() if line.mild is not None or line.still_mild is not None]
+    assert [line.name for line in outside] == ["gate_k_to_end"] and outside[0].still_mild is None
+    assert {x.name for x in refs(outside[0].mild)} == {"log_gate_k_whole", "log_gate_k_from_start"}
+
+
+@pytest.mark.parametrize("name", WITH_GATES_ON_KEYS)
+def test_what_walks_are_given_is_right_at_once_whatever_the_gates_are(name):
+    """The first run makes it of sums of log gates, and of decays that scores have, times a power of two: of no growth,
+    nor of anything that counts for mild gates alone."""
+    maker = next(kernel for kernel in planned(spec_text(name)).kernels if kernel.name == "scores")
+    makers = {n: line for line in single_lines(maker.lines) for n in written(line) if not isinstance(line, Load)}
+
+    def leads(name: str) -> set[str]:
+        return {name}.union(*(leads(n) for n in read(makers[name]) if n in makers))
+
+    for given in maker.given:
+        used = {n: makers[n] for n in leads(given)}
+        growths = [
+            n for n, x in used.items() if isinstance(x, Assign) for y in functions(x) if y in ("grow", "lowered")
+        ]
+        assert not growths, given
+        raised = [n for n, x in used.items() if isinstance(x, Assign) and "raised" in functions(x)]
+        units = [n for n, x in used.items() if isinstance(x, Assign) and ref("%UNIT") in factors(x.expr)]
+        assert len(raised) == len(units) == given.startswith("query"), given
+        mild = [n for n, x in used.items() if isinstance(x, Assign) and x.mild is not None]
+        assert mild == ["gate_k_to_end"] * given.endswith("to_end"), given
+
+
+def functions(line: Assign) -> set[str]:
+    return {x.function for expr in (line.expr, line.mild) if expr for x in walk(expr) if isinstance(x, Apply)}
 
 
 def test_the_walk_back_sums_over_the_same_decays(kernels):
