@@ -49,5 +49,5 @@ class KernelDots(KernelStores):
         value = super()._stored(store)
         if store.tile not in self.masked_late:
             return value
-        mask = {"decayed": "causal", "same": "earlier"}[self.masked_late[store.tile]]
+        mask = "earlier" if self.masked_late[store.tile] == "same" else "causal"
         return f"tl.where({mask}, {value}, 0.0) if MILD else {value}"
