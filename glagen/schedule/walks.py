@@ -14,16 +14,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from glagen.ir.expr import apply
-from glagen.ir.kernel import Assign, Line, RowSum
+from glagen.ir.kernel import Assign, Blocks, Line, RowSum
 from glagen.schedule.tile import tile
 
 
 def summed_once(lines: list[Line], gates: Iterable[str]) -> list[Line]:
     """The same, with one kind of sums for each of these log gates with columns, which are 0 at most."""
     for gate in gates:
-        sums = {x.name: x for x in lines if isinstance(x, RowSum)}
+        anchored = (x for line in lines if isinstance(line, Blocks) and line.kind == "guard" for x in line.body)
+        sums = {x.name: x for x in (*lines, *anchored) if isinstance(x, RowSum)}
         ends = sums.get(f"log_{gate}_to_end")
-        since = sums.get(f"log_{gate}_from_start")
+        since = sums.get(f"log_{gate}_since") or sums.get(f"log_{gate}_from_start")
+        if since is not None and since.select != "through":
+            continue
         made: list[Line] = []
         if since is None and ends is not None:
             since = replace(ends, name=f"log_{gate}_since", select="through")

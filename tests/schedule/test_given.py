@@ -55,7 +55,7 @@ def test_one_kernel_makes_all_that_both_walks_are_given(kernels):
     assert any(isinstance(x, Apply) and x.function == "exp" for line in made.values() for x in walk(line.expr))
     outside = [line for line in made.values() if line.mild is not None or line.still_mild is not None]
     assert [line.name for line in outside] == ["gate_k_to_end"] and outside[0].still_mild is None
-    assert {x.name for x in refs(outside[0].mild)} == {"log_gate_k_whole", "log_gate_k_from_start"}
+    assert {x.name for x in refs(outside[0].mild)} == {"log_gate_k_whole", "log_gate_k_since"}
 
 
 @pytest.mark.parametrize("name", WITH_GATES_ON_KEYS)
