@@ -217,7 +217,7 @@ def _machine_code(compiled: Any) -> tuple[int, int, tuple[str, ...]]:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(compiled.asm["cubin"])
         usage = _run(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(cubin))
-        code = _run(knobs.nvidia.nvdisasm.path, str(cubin))
+        code = _run(knobs.nvidia.nvdisasm.path, "--print-code", "--no-dataflow", str(cubin))
     registers = int(re.search(r"REG:(\d+)", usage).group(1))  # type: ignore[union-attr]
     local = sum(int(n) for n in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
     opcodes = sorted(set(re.findall(r"\b((?:D|H|Q|I|UTCH|UTC)G?MMA)\b", code)))

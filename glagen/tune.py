@@ -56,6 +56,7 @@ from glagen.schedule.tiles import (
     WIDE,
     differs,
     gated_sides,
+    leaves_states_alone,
     may_be_crowded,
 )
 
@@ -163,7 +164,9 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
     again = [_Trial(x.kernel, base, (x, *_of(x.kernel, turns)), given) for x in best if _of(x.kernel, turns)]
     best = merged(best, _best(oracle, again, ask, say))
     yield from best
-    more, hard = [], timed_on(oracle, STRONG) if any(map(differs, kernels)) else given
+    apart = {k.name: f"{k.name}{STRONG}" for k in kernels if differs(k)}
+    apart |= {k.name: f"{k.name}{STRONG}{CROWDED}" for k in kernels if leaves_states_alone(k)}
+    more, hard = [], timed_on(oracle, STRONG) if apart else given
     for kernel in kernels:
         kept = _of(called(kernel), best)
         keys, values = (kept[0].block_K, kept[0].block_V) if kept else tile(kernel, workload)
@@ -172,10 +175,11 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
             crowd = [x for x in _of(crowded, built) if (x.block_K, x.block_V) == (keys, values)]
             crowd += _built(oracle, merged(base, kept), [y for x in crowd for y in turned(kernel, x)], ask, say)
             more.append(_Trial(crowded, merged(base, kept), crowd, given))
-        if differs(kernel):
-            name, where = f"{kernel.name}{STRONG}", f"{workload}, strong gates"
-            alike = _of(kernel.name, (*built, *turns))
-            fits = [x for x in alike if kernel.name not in planned.by_tiles or x.block_K == keys]
+        if name := apart.get(kernel.name):
+            where = f"{workload}, strong gates"
+            fits = _of(kernel.name, (*built, *turns))
+            if kernel.scans or kernel.name in planned.by_tiles:
+                fits = tuple(x for x in fits if x.block_K == keys and (x.block_V == values or not kernel.scans))
             strong = [replace(x, kernel=name, workload=where) for x in fits]
             beside = merged(base, kept)
             more.append(_Trial(name, beside, _built(oracle, beside, strong, ask, say), hard))

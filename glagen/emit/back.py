@@ -26,7 +26,7 @@ from glagen.emit.walks import left, looked, of_whole, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
-from glagen.ir.tuned import ADJOINT_GIVEN, ALONE, BOTH, GIVEN, GIVEN_BACK, KEYS_GIVEN, SHARED, SHARING
+from glagen.ir.tuned import ADJOINT_GIVEN, ALONE, BOTH, GIVEN, GIVEN_BACK, KEYS_GIVEN, SHARED, SHARING, STRONG
 
 
 def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str) -> list[str]:
@@ -221,7 +221,8 @@ def _twice(program: ChunkProgram, text: KernelText, renamed: dict[str, str]) -> 
         *configure(program, text),
         *looked(program, text, nothing | {state.adjoint_end: "None"}, "M"),
         *start(program, text, renamed, passes="[1:3]"),
-        *start(program, text, nothing | {initial: renamed[initial]}, passes="[3:]", by_threads=True),
+        *[f'config = _crowded("{text["role"]}{STRONG}", config, programs, K, V, dtype)'] * text["crowds_strong"],
+        *start(program, text, nothing | {initial: renamed[initial]}, passes="[3:]"),
         "strong = again.view(N, M, -1)",
     ]
 

@@ -158,7 +158,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "tuned": schedule.tuned,
         "notes_of_chunks": any(k["own_notes"] for k in kernels),
         "strong_tiles": STRONG if any(k["strong_tiles"] for k in kernels) else "",
-        "crowded": CROWDED if any(k["crowds"] for k in kernels) else "",
+        "crowded": CROWDED if any(k["crowds"] or k["crowds_strong"] for k in kernels) else "",
         "from_shared": [roles[name]["function"] for name in schedule.from_shared],
         "stores_by_tma": bool(schedule.stored_by_tma),
         "loads_by_tma": tiled,
@@ -223,6 +223,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "asks_first": of_chunks,  # others would spill registers for it: see README.md
         "strong_tiles": any(x.kernel == names[1] for x in schedule.tuned),
         "crowds": any(x.kernel == f"{kernel.name}{CROWDED}" for x in schedule.tuned),
+        "crowds_strong": any(x.kernel == f"{kernel.name}{STRONG}{CROWDED}" for x in schedule.tuned),
         "runs_twice": kernel.runs_twice,
         "described": sorted(printer.described),
         "tiled": printer.tiled,

@@ -93,6 +93,27 @@ def test_walks_store_by_tma_where_the_table_says_so(monkeypatch, name, K, V, is_
     assert not module._is_by_tma(config | {"BLOCK_K": 32, "BLOCK_V": 64}, states, True), "threads are as fast"
 
 
+@pytest.mark.parametrize(("multiprocessors", "warps"), [(1, 4), (10**6, 8)])
+def test_a_walk_back_stores_by_tma_whatever_gates_are(monkeypatch, multiprocessors, warps):
+    """Where they are strong, with half as many threads if multiprocessors have several programs."""
+    module, found = generated("gla"), []
+
+    def launched(kernel, programs, device, *arguments, config, passes=({},), **constants):
+        if kernel is module.gla_fused_value_gradients_kernel:
+            found.append((passes[-1]["STRONG"], passes[-1]["PEEK"], constants["TMA"], config["num_warps"]))
+
+    monkeypatch.setattr(module, "_multiprocessors", lambda: multiprocessors)
+    monkeypatch.setattr(module, "_capability", lambda: 9)
+    monkeypatch.setattr(module, "_config", lambda *given, of=module._config: of(*given[:4]))  # however few the walks
+    monkeypatch.setattr(module, "_stays_on_chip", lambda *_: True)
+    for name in ("_launch", "_launch_by_tma"):
+        monkeypatch.setattr(module, name, launched)
+    q = torch.zeros(1, 64, 8, 128, dtype=BF16)
+    kept = torch.zeros(2, 8, 128, 128, dtype=BF16), *module._new_operands(BF16, q.device)
+    module._backward_triton(1.0, q, q, q, q, None, None, *kept, q, None, [True] * 5)
+    assert found == [(False, True, False, 8), (False, False, True, 8), (True, False, True, warps)]
+
+
 @pytest.mark.parametrize("name", ["linear_attn", "simple_gla"])
 def test_without_gates_of_columns_threads_store(name):
     assert not hasattr(generated(name), "_is_by_tma")
