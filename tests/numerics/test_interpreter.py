@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
-import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
 
 import pytest
 
+from tests.numerics import interpreter_worker
 from tests.numerics.helpers import ROOT, SPECS
+
+# One process imports, with TRITON_INTERPRET=1, and each worker is a copy of it: that takes 4 s less a test.
+COPIES = multiprocessing.get_context("forkserver")
+COPIES.set_forkserver_preload(["triton", interpreter_worker.__name__])
 
 pytest.importorskip("triton")
 
@@ -169,11 +177,13 @@ def test_with_the_roundings_of_bfloat16():
 
 
 def _worker(name: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.numerics.interpreter_worker", name],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    """What the worker says in a process of its own."""
+    environment = {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    with TemporaryDirectory() as folder, mock.patch.dict(os.environ, environment):
+        said = [Path(folder, stream) for stream in ("stdout", "stderr")]
+        process = COPIES.Process(target=interpreter_worker.run, args=(name, *said))
+        process.start()
+        process.join(600)
+        process.kill()
+        process.join()
+        return subprocess.CompletedProcess(name, process.exitcode, *(path.read_text() for path in said))
