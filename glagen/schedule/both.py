@@ -8,9 +8,9 @@ its gradient comes first, before there is much else to hold, and one side is don
 
 H200, torch 2.11, Triton 3.6.0, bf16, gla_v, forward and backward, ms: B4 T4096 H64 K=V=128 3.65 -> 3.44, B1 T65536 H8
 2.14 -> 2.05, B32 T2048 H16 K=V=64 1.39 -> 1.20; with all products by mma.sync, 3.81 and 1.30. With gates on keys as
-well, a thread would spill 1,150 bytes: gla_kv, at the first of these sizes, takes 8.8 ms instead of 4.8. Wider heads, by
-blocks of value columns, have sums for all keys to hold: at B8 T2048 H4 K256 V512 it is 0.80 ms (blocks of 64, eight
-warps, states by TMA), and 0.78 for two kernels.
+well, a thread would spill 1,150 bytes: gla_kv, at the first of these sizes, takes 8.8 ms instead of 4.8. Wider heads,
+by blocks of value columns, have sums for all keys to hold: at B8 T2048 H4 K256 V512 it is 0.80 ms (blocks of 64,
+eight warps, states by TMA), and 0.78 for two kernels.
 """
 
 from __future__ import annotations
