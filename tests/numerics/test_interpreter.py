@@ -15,11 +15,11 @@ import pytest
 from tests.numerics import interpreter_worker
 from tests.numerics.helpers import ROOT, SPECS
 
+pytest.importorskip("triton")
+
 # One process imports, with TRITON_INTERPRET=1, and each worker is a copy of it: that takes 4 s less a test.
 COPIES = multiprocessing.get_context("forkserver")
 COPIES.set_forkserver_preload(["triton", interpreter_worker.__name__])
-
-pytest.importorskip("triton")
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
