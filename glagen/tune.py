@@ -178,8 +178,10 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
         if name := apart.get(kernel.name):
             where = f"{workload}, strong gates"
             fits = _of(kernel.name, (*built, *turns))
-            if kernel.scans or kernel.name in planned.by_tiles:
-                fits = tuple(x for x in fits if x.block_K == keys and (x.block_V == values or not kernel.scans))
+            if kernel.scans:  # its notes are of tiles
+                fits = tuple(x for x in fits if (x.block_K, x.block_V) == (keys, values))
+            elif kernel.name in planned.by_tiles:
+                fits = tuple(x for x in fits if x.block_K == keys)
             strong = [replace(x, kernel=name, workload=where) for x in fits]
             beside = merged(base, kept)
             more.append(_Trial(name, beside, _built(oracle, beside, strong, ask, say), hard))

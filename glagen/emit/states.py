@@ -34,8 +34,7 @@ class KernelStates(KernelMemory):
 
     def __init__(self, kernel: Kernel, program: ChunkProgram, by_tma: bool) -> None:
         super().__init__(kernel, program)
-        # the constexpr that says whether TMA stores states, if it may; they are optional then
-        self.by_tma = ("BY_TMA" if kernel.runs_twice else "TMA") if by_tma else ""
+        self.by_tma = by_tma  # may TMA store states, as a constexpr says? They are optional then
         self.described: set[str] = set()  # the tensors of those
         self.unkept: list[Scan] = []  # states that this chunk is yet to store
         self.saved = [scan for scan in kernel.scans if scan.saved]
@@ -76,7 +75,7 @@ class KernelStates(KernelMemory):
         self.described.add(name)
         base = f"{name}_ptr + (first_slot * {heads} + {h}) * K * V"
         extents, steps, tile = "[chunks, K, V]", f"[{heads} * K * V, V, 1]", "[1, BLOCK_K, BLOCK_V]"
-        self._line(f"if {self.by_tma}:")
+        self._line("if TMA:")
         self._line(f"    {name}_tiles = tl.make_tensor_descriptor({base}, {extents}, {steps}, {tile})")
 
     def _enter_chunk(self) -> None:
@@ -144,7 +143,7 @@ class KernelStates(KernelMemory):
             self._line(store)
 
     def _by_threads(self) -> str:
-        return f" and not {self.by_tma}" if self.by_tma else ""
+        return " and not TMA" * self.by_tma
 
     def _keep_by_tma(self, chunk: str = "chunk") -> None:
         """The same where TMA does it, which leaves out what is past the last chunk."""
@@ -154,7 +153,7 @@ class KernelStates(KernelMemory):
             i, j = ("0" if a in self.kernel.whole else f"block_{a} * {BLOCK[a]}" for a in tensor.axes)
             rounded = f"{self._upright(scan.tile)}.to({name}_ptr.dtype.element_ty).reshape(1, BLOCK_K, BLOCK_V)"
             store = f"{name}_tiles.store([{chunk}, {i}, {j}], {rounded})"
-            self._line(f"if {self.by_tma}:")
+            self._line("if TMA:")
             if tensor.shared:
                 self._line(f"    if h % {tensor.shared} == 0:")
             self._line("    " * (2 if tensor.shared else 1) + store)
@@ -162,7 +161,7 @@ class KernelStates(KernelMemory):
 
     def _chunk_states(self, saved: str) -> Tensor:
         """The tensor of chunk states, or of their gradients."""
-        optional = not (self.kernel.stores and self.kernel.of_gradients) or self.kernel.runs_twice or bool(self.by_tma)
+        optional = not (self.kernel.stores and self.kernel.of_gradients) or self.kernel.runs_twice or self.by_tma
         return self._tensor(saved, "states", ("i", "j"), optional)
 
     def _last(self, scan: Scan) -> None:

@@ -928,7 +928,7 @@ def _counted(function, name, calls):
 
 
 def run(name: str, stdout: Path, stderr: Path) -> None:
-    """The same as a process of its own that was not started by name: what it prints goes to files."""
+    """`main` in a process that is a copy of another; what it prints goes to files."""
     for number, path in enumerate((stdout, stderr), 1):
         with path.open("w") as file:
             os.dup2(file.fileno(), number)
