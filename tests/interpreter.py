@@ -11,6 +11,18 @@ from typing import Any
 
 import numpy as np
 
+# What the language calls an operation on two values: its operators, and whether what has one stands on the right.
+OPERATORS = {
+    **{name: {f"__{name}__": False, f"__r{name}__": True} for name in ("add", "sub", "mul", "floordiv", "mod")},
+    **{f"{name}_": {f"__{name}__": False, f"__r{name}__": True} for name in ("and", "or")},
+    "less_than": {"__lt__": False},
+    "less_equal": {"__le__": False},
+    "greater_than": {"__gt__": False},
+    "greater_equal": {"__ge__": False},
+    "equal": {"__eq__": False},
+    "not_equal": {"__ne__": False},
+}
+
 
 def spare_the_interpreter() -> None:
     """Have Triton's interpreter do less to the same end, in this process.
@@ -97,16 +109,17 @@ def _describe_types_once(interpreter: Any) -> None:
 
 def _compute_at_once(interpreter: Any) -> None:
     """Operands are given one type and one shape by several operations, of which most find them so, or make what numpy's
-    broadcasting would. Here it does, for operands of one type, and for numbers beside those of that kind."""
+    broadcasting would. Here it does, for operands of one type, and for numbers beside those of that kind; operators
+    do not ask the language first. What comes of it is described once for all that are of the same type and shape."""
     core, semantic = interpreter.tl.core, type(interpreter.interpreter_semantic)
-    tensor, handle = core.tensor, interpreter.TensorHandle
+    tensor, handle, constexpr = core.tensor, interpreter.TensorHandle, core.constexpr
     floats = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}
     integers = {"int32": np.int32, "int64": np.int64}
     unwrap, expand, where = core._unwrap_if_constexpr, semantic.expand_dims, semantic.where
     plain = {tensor, core.dtype, core.block_type, core.pointer_type, int, float, bool, str, slice, type(None)}
 
     def unwrap_if_constexpr(o: Any) -> Any:
-        return o.value if type(o) is core.constexpr else o if type(o) in plain else unwrap(o)
+        return o.value if type(o) is constexpr else o if type(o) in plain else unwrap(o)
 
     def operands(x: Any, y: Any, kinds: dict) -> tuple:
         """Their type, and what numpy takes; or nothing."""
@@ -126,11 +139,22 @@ def _compute_at_once(interpreter: Any) -> None:
                 return ()
         return tuple(found)
 
+    described: dict[tuple, tuple] = {}
+    new = object.__new__
+
     def made(data: Any, kind: Any, *of: Any) -> Any:
+        shape = None
         for x in of:
             if type(x) is tensor and x.type is not x.dtype:
-                return tensor(handle(data, kind), core.block_type(kind, [*data.shape]))
-        return tensor(handle(data, kind), kind)
+                shape = data.shape
+        key = kind.name, shape
+        if key not in described:
+            like = tensor(handle(data, kind), kind if shape is None else core.block_type(kind, [*shape]))
+            described[key] = like.type, like.shape, like.numel
+        result, result.handle = (new(tensor), new(handle))
+        result.handle.data, result.handle.dtype, result.handle.attr = data, kind, {}
+        result.dtype, (result.type, result.shape, result.numel) = kind, described[key]
+        return result
 
     def at_once(name: str, function: Callable, kinds: dict, kind: Any = None) -> None:
         usual = getattr(semantic, name)
@@ -141,6 +165,41 @@ def _compute_at_once(interpreter: Any) -> None:
             return usual(self, x, y, *more, **given)
 
         setattr(semantic, name, compute)
+        if name.endswith(("than", "equal")):  # a number beside them is of 32 bits, whatever they are
+            kinds = {n: x for n, x in kinds.items() if n in ("fp32", "int32", "int64")}
+        for operator, turned in OPERATORS[name].items():
+            operators[operator] = functools.partial(of_operator, function, kinds, kind, turned)
+
+    def of_operator(function: Callable, kinds: dict, kind: Any, turned: bool, usual: Callable) -> Callable:
+        def compute(x: Any, y: Any) -> Any:
+            y = y.value if type(y) is constexpr else y
+            if found := operands(y, x, kinds) if turned else operands(x, y, kinds):
+                return made(function(*found[1:]), kind or found[0], x, y)
+            return usual(x, y)
+
+        return compute
+
+    def of_index(usual: Callable) -> Callable:
+        def get(x: Any, index: Any) -> Any:
+            if type(index) is tuple and x.type is not x.dtype and all(n is None or n == slice(None) for n in index):
+                return made(x.handle.data[index], x.dtype, x)
+            return usual(x, index)
+
+        return get
+
+    def of_conversion(usual: Callable) -> Callable:
+        def convert(x: Any, kind: Any, *more: Any, **given: Any) -> Any:
+            return x if x.dtype is kind else usual(x, kind, *more, **given)
+
+        return convert
+
+    operators: dict[str, Callable] = {"__getitem__": of_index, "to": of_conversion}
+    patch = interpreter._patch_attr
+
+    def patch_attr(obj: Any, name: str, member: Callable, builder: Any, scope: Any) -> None:
+        patch(obj, name, member, builder, scope)
+        if obj is tensor and name in operators:
+            scope.set_attr(obj, name, operators[name](getattr(obj, name)))
 
     def choose(self: Any, condition: Any, x: Any, y: Any) -> Any:
         if condition.dtype is interpreter.tl.int1 and (found := operands(x, y, floats | integers)):
@@ -158,6 +217,20 @@ def _compute_at_once(interpreter: Any) -> None:
         shape = x.handle.data.shape
         return made(x.handle.data.reshape(*shape[:axis], 1, *shape[axis:]), x.dtype, x)
 
+    def broadcast(self: Any, x: Any, y: Any) -> Any:
+        if not (x.type.is_block() and y.type.is_block()):
+            return spread(self, x, y)
+        shape = np.broadcast_shapes(x.handle.data.shape, y.handle.data.shape)
+        return tuple(
+            z if z.handle.data.shape == shape else made(np.broadcast_to(z.handle.data, shape), z.dtype, z)
+            for z in (x, y)
+        )
+
+    def dot(self: Any, x: Any, y: Any, accumulator: Any, precision: Any, imprecise: Any, kind: Any) -> Any:
+        if accumulator is None and x.dtype is y.dtype and x.dtype.name in ("fp16", "fp32") and kind.name == "fp32":
+            return made(np.matmul(x.handle.data, y.handle.data, dtype=np.float32) + np.float32(0), kind, x)
+        return multiplied(self, x, y, accumulator, precision, imprecise, kind)
+
     def quotient(x: Any, y: Any) -> Any:
         return (x - np.fmod(x, y)) // y
 
@@ -169,6 +242,7 @@ def _compute_at_once(interpreter: Any) -> None:
         at_once(name, function, integers | {"int1": np.bool_})
     for name, function in {"floordiv": quotient, "mod": np.fmod}.items():
         at_once(name, function, integers)
-    added = semantic.add
-    core._unwrap_if_constexpr = unwrap_if_constexpr
+    added, spread, multiplied = semantic.add, semantic.broadcast_impl_value, semantic.dot
+    semantic.broadcast_impl_value, semantic.dot = broadcast, dot
+    core._unwrap_if_constexpr, interpreter._patch_attr = unwrap_if_constexpr, patch_attr
     semantic.add, semantic.where, semantic.expand_dims = add, choose, expand_dims

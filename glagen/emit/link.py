@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
+import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -70,13 +72,14 @@ def _text(blocks: list[_Block]) -> str:
 
 def _blocks(text: str) -> list[_Block]:
     lines = text.splitlines()
-    blocks, end = [], 0
-    for node in ast.parse(text).body:
-        piece = "\n".join(lines[end : node.end_lineno])
-        end = node.end_lineno or end
-        uses = _used(node)
-        blocks.append(_Block(piece.strip("\n"), frozenset(_defined(node)), uses, apart=piece.startswith("\n")))
-    return blocks
+    ends = [node.end_lineno or 0 for node in ast.parse(text).body]
+    return [_block("\n".join(lines[start:end])) for start, end in itertools.pairwise([0, *ends])]
+
+
+@functools.lru_cache(maxsize=4096)  # parts have most of their blocks in common
+def _block(text: str) -> _Block:
+    (node,) = ast.parse(text).body
+    return _Block(text.strip("\n"), frozenset(_defined(node)), _used(node), apart=text.startswith("\n"))
 
 
 def _used(node: ast.stmt) -> frozenset[str]:

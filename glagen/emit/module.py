@@ -174,15 +174,15 @@ def _context(schedule: Schedule) -> dict[str, Any]:
 
 
 def _helpers(text: str) -> list[str]:
-    used = {name for name in TRITON_HELPERS if re.search(rf"\b{name}\(", text)}
+    used = set(re.findall(r"\w+(?=\()", text)) & TRITON_HELPERS.keys()
     used |= {need for name in list(used) for need in HELPER_NEEDS.get(name, ())}
     return [TRITON_HELPERS[name].strip() for name in TRITON_HELPERS if name in used]
 
 
 def twin_helpers(lines: list[str]) -> list[str]:
     """The functions of the PyTorch form that some lines need."""
-    text = "\n".join(lines)
-    return [source.strip() for name, source in TWIN_HELPERS.items() if re.search(rf"\b{name}\(", text)]
+    used = set(re.findall(r"\w+(?=\()", "\n".join(lines)))
+    return [source.strip() for name, source in TWIN_HELPERS.items() if name in used]
 
 
 def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:

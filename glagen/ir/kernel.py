@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from glagen.errors import InternalError
 from glagen.ir.chunk import Operand
-from glagen.ir.expr import Expr, Ref, refs
+from glagen.ir.expr import Expr, Ref, refs, walk
 from glagen.ir.tuned import ADJOINT_GIVEN, ALONE, GIVEN, HALVED, Tiles
 
 # Which steps tau a row x sums over (`RowSum.select`), as 0/1 matrices [x, tau] of a chunk:
@@ -331,7 +331,7 @@ def read(line: Line) -> tuple[str, ...]:
             names: list[str] = []
         case Assign(expr=expr, mild=mild, still_mild=still, strong=strong):
             used = (expr, mild, still[0] if still else None, strong)
-            names = [r.name for x in used if x is not None for r in refs(x)]
+            names = [r.name for x in used if x is not None for r in walk(x) if isinstance(r, Ref)]
         case Dot(x=x, y=y):
             names = [x.name, y.name]
         case RowSum(source=source):

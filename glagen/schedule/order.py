@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container
 from dataclasses import replace
 from typing import Any
@@ -259,20 +260,21 @@ def _adds(item: Line | Scan) -> set[str]:
 def in_order(lines: list[Any]) -> list[Any]:
     """Definitions before uses, else in the given order; what is added to a tile after what begins it, and a tile that
     accumulates is ready after its last addition."""
-    remaining = list(lines)
-    out: list[Line] = []
+    remaining = [(line, {*_writes(line)}, _reads(line), _adds(line)) for line in lines]
+    pending = Counter(name for _, writes, _, _ in remaining for name in writes)
+    begins = Counter(n for line, writes, _, adds in remaining if not isinstance(line, Blocks) for n in writes - adds)
+    out: list[Any] = []
     while remaining:
-        pending: dict[str, int] = {}
-        begins = {n for line in remaining if not isinstance(line, Blocks) for n in {*_writes(line)} - _adds(line)}
-        for line in remaining:
-            for name in _writes(line):
-                pending[name] = pending.get(name, 0) + 1
-        for line in remaining:
-            own = set(_writes(line))
-            if not (begins & _adds(line) or any(pending.get(n, 0) - (n in own) > 0 for n in _reads(line))):
-                remaining.remove(line)
-                out.append(line)
-                break
-        else:
-            raise InternalError(f"lines depend on each other: {[_writes(x) for x in remaining]}")
+        ready = (
+            n
+            for n, (_, writes, reads, adds) in enumerate(remaining)
+            if not any(begins[name] for name in adds) and not any(pending[name] > (name in writes) for name in reads)
+        )
+        at = next(ready, None)
+        if at is None:
+            raise InternalError(f"lines depend on each other: {[_writes(line) for line, *_ in remaining]}")
+        line, writes, _, adds = remaining.pop(at)
+        out.append(line)
+        pending.subtract(writes)
+        begins.subtract(set() if isinstance(line, Blocks) else writes - adds)
     return out

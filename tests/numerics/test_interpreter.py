@@ -19,7 +19,7 @@ pytest.importorskip("triton")
 
 # One process imports, with TRITON_INTERPRET=1, and each worker is a copy of it: that takes 4 s less a test.
 COPIES = multiprocessing.get_context("forkserver")
-COPIES.set_forkserver_preload(["triton", interpreter_worker.__name__])
+COPIES.set_forkserver_preload(["triton", "torch._dynamo", interpreter_worker.__name__])
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)

@@ -25,24 +25,27 @@ ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("GLAGEN_FULL") == "1"
 NAMES = sorted(p.stem for p in (ROOT / "specs").glob("*.yaml"))
 WORKER = """
-import dataclasses, json, sys
+import dataclasses, json, re, sys
 from pathlib import Path
 import torch
 from glagen.loader import import_path
 from glagen.parse import parse, read
-from glagen.targets import build
-root, folder, name, target, dtype, K, V = sys.argv[1:]
+from glagen import targets
+root, folder, name, target, dtype, K, V, wanted = sys.argv[1:]
+every = targets.launches
+text_of = lambda kernel: " ".join([kernel.fn.__name__, *kernel.arg_names])
+targets.launches = lambda *given: [x for x in every(*given) if re.search(wanted, text_of(x.kernel))]
 document = parse(read(Path(root) / "specs" / f"{name}.yaml"))
 module = import_path(Path(folder) / f"{name}.py", "generated_" + name)
-built = build(module, document, target, getattr(torch, dtype), int(K), int(V))
+built = targets.build(module, document, target, getattr(torch, dtype), int(K), int(V))
 version = tuple(int(n) for n in module.triton.knobs.nvidia.ptxas.version.split("."))
 print(json.dumps([dataclasses.asdict(b) | {"fits": b.fits, "sound": version >= (13, 3)} for b in built]))
 """
 SAMPLE = [("gla", "sm_80", "bfloat16", 128, 128), ("gla", "sm_90", "bfloat16", 128, 128)]
 SAMPLE += [
-    ("gla", "sm_100", "bfloat16", 128, 128),
+    ("gla", "sm_100", "bfloat16", 64, 64),
     ("gla", "sm_90", "bfloat16", 11, 13),
-    ("gsa", "sm_90", "bfloat16", 128, 128),
+    ("gsa", "sm_90", "bfloat16", 64, 64),
     ("linear_attn", "sm_90", "bfloat16", 128, 128),  # chunks of 64 rows, which wgmma takes
     ("linear_attn", "sm_90", "bfloat16", 64, 64),  # of which the walk back stays on chip as well
     ("mlstm", "sm_90", "float32", 64, 64),  # states in float64 beside float32
@@ -67,9 +70,17 @@ DOUBLES = {("sm_100", "float32"): {f"mlstm_n_{kernel}_kernel" for kernel in ("st
 
 
 def built(
-    name: str, target: str, dtype: str, K: int, V: int, folder: Path, modules: Path = ROOT / "generated"
+    name: str,
+    target: str,
+    dtype: str,
+    K: int,
+    V: int,
+    folder: Path,
+    modules: Path = ROOT / "generated",
+    wanted: str = "",
 ) -> list[dict]:
-    said = ran(WORKER, folder, ROOT, modules, name, target, dtype, K, V)
+    """Of the module's kernels those in whose name or parameters, one after another, there is what is wanted."""
+    said = ran(WORKER, folder, ROOT, modules, name, target, dtype, K, V, wanted)
     return json.loads(said.splitlines()[-1])
 
 
@@ -129,7 +140,9 @@ def test_kernels_build_that_have_scores_made_for_them(name, tmp_path):
     text = (ROOT / "specs" / f"{name}.yaml").read_text()
     table = scores_apart(document_of(text), 9, (64, 64))
     (tmp_path / f"{name}.py").write_text(compile_spec(Source(f"{name}.yaml", text), Options(tuned=table)))
-    found = built(name, "sm_90", "bfloat16", 64, 64, tmp_path / "cache", tmp_path)
+    found = built(name, "sm_90", "bfloat16", 64, 64, tmp_path / "cache", tmp_path, "scores")
+    expected = {f"{name}_{kernel}_kernel" for kernel in ("scores", "outputs", "value_gradients")}
+    assert expected <= {b["kernel"] for b in found}
     assert all(b["fits"] and not b["fused"] for b in found)
     assert any(b["mma"] for b in found if b["kernel"] == f"{name}_scores_kernel")
 
@@ -145,7 +158,8 @@ def test_a_divisor_of_gated_keys_builds_in_float64(tmp_path):
     (tmp_path / "specs").mkdir()
     (tmp_path / "specs" / "gla.yaml").write_text(text.replace(old, new))
     (tmp_path / "gla.py").write_text(compile_spec(Source("gla.yaml", text.replace(old, new)), Options()))
-    said = ran(WORKER, tmp_path / "cache", tmp_path, tmp_path, "gla", "sm_90", "float32", 16, 16)
+    wanted = "^gla_(n_|S_outputs)"
+    said = ran(WORKER, tmp_path / "cache", tmp_path, tmp_path, "gla", "sm_90", "float32", 16, 16, wanted)
     found = json.loads(said.splitlines()[-1])
     assert {"gla_n_states_kernel", "gla_n_outputs_kernel", "gla_S_outputs_kernel"} <= {b["kernel"] for b in found}
     assert all(b["fits"] and not b["fused"] for b in found)
