@@ -151,9 +151,10 @@ def _compute_at_once(interpreter: Any) -> None:
         if key not in described:
             like = tensor(handle(data, kind), kind if shape is None else core.block_type(kind, [*shape]))
             described[key] = like.type, like.shape, like.numel
-        result, result.handle = (new(tensor), new(handle))
-        result.handle.data, result.handle.dtype, result.handle.attr = data, kind, {}
-        result.dtype, (result.type, result.shape, result.numel) = kind, described[key]
+        result, of_numpy = new(tensor), new(handle)
+        of_numpy.data, of_numpy.dtype, of_numpy.attr = data, kind, {}
+        result.handle, result.dtype = of_numpy, kind
+        result.type, result.shape, result.numel = described[key]
         return result
 
     def at_once(name: str, function: Callable, kinds: dict, kind: Any = None) -> None:
