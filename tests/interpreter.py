@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import linecache
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,6 +36,7 @@ def spare_the_interpreter() -> None:
     known = triton.__version__.startswith("3.7.")
     if known:
         _patch_once(interpreter)
+        _rewrite_once(interpreter)
         _describe_types_once(interpreter)
     options = interpreter.interpreter_builder.options
     if not options.debug:  # sums of integers are made again in int64 then, and no assertion looks at them
@@ -71,6 +73,38 @@ def _patch_once(interpreter: Any) -> None:
         scope.set_attr(obj, name, called)
 
     interpreter._patch_lang, interpreter._patch_attr = patch_once, patch_attr
+
+
+def _rewrite_once(interpreter: Any) -> None:
+    """A function is read from its module's file and written anew, for each module that has it: here once for all that
+    are the same. (The file and the line that a traceback names are those of the first.)"""
+    rewriter = interpreter.FunctionRewriter
+    rewrite, codes = rewriter.rewrite_ast, {}
+
+    def rewrite_once(self: Any) -> Callable:
+        text = _text_of(self.fn)
+        if text is None:
+            return rewrite(self)
+        if text not in codes:
+            self.filename, self.def_file_lineno = self.fn.__code__.co_filename, self.fn.__code__.co_firstlineno
+            codes[text] = compile(self._transform_ast(text), self.filename, "exec")
+        found = dict(self.kwargs)
+        for name, value in vars(interpreter).items():
+            self.fn.__globals__.setdefault(name, value)
+        exec(codes[text], self.fn.__globals__, found)
+        return found[self.fn.__name__]
+
+    rewriter.rewrite_ast = rewrite_once
+
+
+def _text_of(fn: Callable) -> str | None:
+    """A function as it stands at the left of its file, without decorators; None if it does not."""
+    lines = linecache.getlines(fn.__code__.co_filename)[fn.__code__.co_firstlineno - 1 :]
+    start = next((n for n, line in enumerate(lines) if not line.startswith("@")), len(lines))
+    if not lines[start:] or not lines[start].startswith("def "):
+        return None
+    ends = (n for n, line in enumerate(lines) if n > start and line[0] not in " \n)")
+    return "".join(lines[start : next(ends, len(lines))])
 
 
 def _describe_types_once(interpreter: Any) -> None:
