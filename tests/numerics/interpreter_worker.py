@@ -10,6 +10,7 @@ the start: Triton reads it when it is imported. Prints a report as JSON; exits 1
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
@@ -25,9 +26,12 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
 from glagen.ir.document import Document
-from glagen.ir.tuned import ALONE, BOTH, GIVEN_KERNELS, HALVED, SHARED, SHARING
+from glagen.ir.schedule import Options
+from glagen.ir.tuned import ALONE, BOTH, GIVEN_KERNELS, HALVED, SHARED, SHARING, STRONG, Tuned
+from glagen.pipeline import plan
 from glagen.regimes import Case, draw
 from glagen.report import Report
+from glagen.schedule.tiles import differs, gated_sides
 from glagen.tolerances import PRECISIONS
 from glagen.variants import shared
 from glagen.verify import MODES, compare, op_results, reference_results, verify
@@ -153,6 +157,8 @@ def main(name: str) -> int:
         return told([carried(pieces, reverse) for pieces in (1, 2, 8, 9, 16, 20) for reverse in (False, True)])
     if name == "apart":
         return told([row for spec in APART for row in with_scores_apart(spec)])
+    if name.startswith("turned "):
+        return told(in_turn(name.removeprefix("turned ")))
     if name.startswith("doubled "):
         return told(in_chunks_twice_as_long(name.removeprefix("doubled ")))
     if name == "given":
@@ -484,6 +490,27 @@ def carried(pieces: int, reverse: bool) -> dict:
     found = torch.cat([entering, last[:, None]], 1)
     error = float((found - torch.stack([*expected, state], 1)).abs().max())
     return {"pieces": pieces, "reverse": reverse, "error": error, "ok": error < 1e-6}
+
+
+def in_turn(name: str) -> list[dict]:
+    """The rows of kernels that take eight chunks in turn, the last of which are fewer, and where gates are strong have
+    tiles of their own, and take sixteen for gradients."""
+    document = document_of(spec_text(name))
+    planned = plan(document, Options(tuned=()))
+    chunks = [k.name for k in planned.kernels if not k.scans]
+    again = [f"{k.name}{STRONG}" for k in planned.kernels if differs(k)]
+    tiles = dict.fromkeys(chunks, (32, 32)) | {n: (32 if "outputs" in n or "scores" in n else 16, 16) for n in again}
+    kind = 0, gated_sides(planned.program), planned.chunk
+    rest = "float32", 32, 32
+    table = tuple(Tuned(*kind, n, *rest, *tile, 4, 2, 8, 0.0, 0.0, "", "") for n, tile in tiles.items())
+    module, taken = compiled(spec_text(name), tuned=table), []
+    assert inspect.getsource(module).count("\n    RUN: tl.constexpr,\n") == len(chunks)
+    assert hasattr(module, "_in_longer_turn") == bool(again)
+    module._in_longer_turn = lambda config, run, programs: taken.append(run) or 2 * run
+    cases, regimes = [Case(1, 10 * planned.chunk - 7, 2, 32, 32)], ["mild", *["reset"] * bool(again)]
+    report = verify(document, module, cases=cases, precisions=["fp32"], regimes=regimes, modes=["saved"])
+    assert {*taken} == ({8, 16} if "gradients" in tiles else {8}) if again else not taken, taken
+    return report.to_dict()["rows"]
 
 
 def in_chunks_twice_as_long(name: str) -> list[dict]:

@@ -130,6 +130,13 @@ def test_what_enters_each_piece():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+@pytest.mark.parametrize("name", ["gla", "gla_v", "linear_attn", "rwkv6"])
+def test_chunks_may_be_taken_in_turn(name):
+    """Packed, and with shared heads too; where gates are strong, by tiles of their own."""
+    result = _worker(f"turned {name}")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 @pytest.mark.parametrize("name", ["gla", "rwkv6", "simple_gla"])
 def test_chunks_of_twice_as_many_steps(name):
     result = _worker(f"doubled {name}")

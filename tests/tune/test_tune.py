@@ -81,43 +81,6 @@ assert work.is_right(oracle, (), tried) and not work.is_right(wrong, (), tried)
 """
 
 
-IN_TURN = """
-import sys
-import torch
-from glagen.errors import Source
-from glagen.ir.schedule import Options
-from glagen.ir.tuned import STRONG, Tuned
-from glagen.loader import import_text
-from glagen.parse import parse
-from glagen.pipeline import compile_spec, plan
-from glagen.regimes import Case
-from glagen.schedule.tiles import differs, gated_sides
-from glagen.verify import verify
-from tests.interpreter import spare_the_interpreter
-
-spare_the_interpreter()
-
-source = Source("spec.yaml", open(sys.argv[1]).read())
-planned = plan(parse(source), Options(tuned=()))
-kind = 0, gated_sides(planned.program), planned.chunk
-chunks = [k.name for k in planned.kernels if not k.scans]
-again = [f"{k.name}{STRONG}" for k in planned.kernels if differs(k)]
-tiles = dict.fromkeys(chunks, (32, 32)) | {n: (32 if "outputs" in n or "scores" in n else 16, 16) for n in again}
-table = tuple(Tuned(*kind, name, "float32", 32, 32, *tile, 4, 2, 8, 0.0, 0.0, "", "") for name, tile in tiles.items())
-text = compile_spec(source, Options(tuned=table))
-assert text.count("\\n    RUN: tl.constexpr,\\n") == len(chunks)
-cases, regimes = [Case(1, 10 * planned.chunk - 7, 2, 32, 32)], ["mild", *["reset"] * bool(again)]
-module = import_text(text)
-taken = []
-assert hasattr(module, "_in_longer_turn") == bool(again)
-module._in_longer_turn = lambda config, run, programs: taken.append(run) or 2 * run
-found = verify(parse(source), module, cases=cases, precisions=["fp32"], regimes=regimes, modes=["saved"])
-assert found.ok and found.rows, found.failures
-assert {*taken} == ({8, 16} if "gradients" in tiles else {8}) if again else not taken, taken
-print(len(found.rows))
-"""
-
-
 def yes(question, given):
     """Whatever is asked."""
     return [True for _ in given]
@@ -203,16 +166,6 @@ def test_other_turns_of_the_best_are_tried(monkeypatch):
         kept = found[name]
         assert (kept.warps, kept.stages, kept.run, kept.rule, kept.measured) == (1, 4, 8, 1.0, 0.1)
     assert found["states"].measured == 0.41
-
-
-@pytest.mark.parametrize("name", ["gla", "gla_v", "linear_attn", "rwkv6"])
-def test_chunks_may_be_taken_in_turn(name):
-    """In runs of eight, the last of which is not whole; packed, and with shared heads too. Where gates are strong, by
-    tiles of their own, and of gradients in runs of sixteen."""
-    pytest.importorskip("triton")
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", IN_TURN, str(ROOT / "specs" / f"{name}.yaml")]
-    subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
 
 
 @pytest.mark.parametrize(
