@@ -1,40 +1,48 @@
 """Kernels compiled ahead of time, for GPUs that need not be here: they build, fit, and use tensor cores.
 
-TRITON_INTERPRET excludes the compiler. GLAGEN_FULL=1 builds everything.
+Each build runs in a process without TRITON_INTERPRET, which excludes the compiler. GLAGEN_FULL=1 builds everything.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import pytest
-import torch
 
-from glagen import targets
 from glagen.errors import Source
 from glagen.ir.schedule import Options
 from glagen.ir.tuned import power
-from glagen.loader import import_path
-from glagen.parse import parse, read
 from glagen.pipeline import compile_spec
-from glagen.targets import Built, Launch
 from tests.numerics.helpers import document_of, scores_apart
 from tests.strategies import COMPUTED_GRADIENTS, COMPUTED_VALUES
 
 ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("GLAGEN_FULL") == "1"
 NAMES = sorted(p.stem for p in (ROOT / "specs").glob("*.yaml"))
-SAMPLE = [("gla", "sm_80", "bfloat16", 64, 64), ("gla", "sm_90", "bfloat16", 128, 128)]
+WORKER = """
+import dataclasses, json, sys
+from pathlib import Path
+import torch
+from glagen.loader import import_path
+from glagen.parse import parse, read
+from glagen.targets import build
+root, folder, name, target, dtype, K, V = sys.argv[1:]
+document = parse(read(Path(root) / "specs" / f"{name}.yaml"))
+module = import_path(Path(folder) / f"{name}.py", "generated_" + name)
+built = build(module, document, target, getattr(torch, dtype), int(K), int(V))
+version = tuple(int(n) for n in module.triton.knobs.nvidia.ptxas.version.split("."))
+print(json.dumps([dataclasses.asdict(b) | {"fits": b.fits, "sound": version >= (13, 3)} for b in built]))
+"""
+SAMPLE = [("gla", "sm_80", "bfloat16", 128, 128), ("gla", "sm_90", "bfloat16", 128, 128)]
 SAMPLE += [
-    ("gla", "sm_100", "bfloat16", 64, 64),
+    ("gla", "sm_100", "bfloat16", 128, 128),
     ("gla", "sm_90", "bfloat16", 11, 13),
-    ("gsa", "sm_90", "bfloat16", 64, 64),
+    ("gsa", "sm_90", "bfloat16", 128, 128),
     ("linear_attn", "sm_90", "bfloat16", 128, 128),  # chunks of 64 rows, which wgmma takes
     ("linear_attn", "sm_90", "bfloat16", 64, 64),  # of which the walk back stays on chip as well
     ("mlstm", "sm_90", "float32", 64, 64),  # states in float64 beside float32
@@ -59,35 +67,10 @@ DOUBLES = {("sm_100", "float32"): {f"mlstm_n_{kernel}_kernel" for kernel in ("st
 
 
 def built(
-    name: str,
-    target: str,
-    dtype: str,
-    K: int,
-    V: int,
-    cache: Path,
-    folder: Path = ROOT,
-    wanted: str = "",
-) -> list[Built]:
-    """Of the module in folder/generated, whose spec is in folder/specs, those kernels in whose name or parameters, one
-    after another, there is what is wanted."""
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        pytest.skip("TRITON_INTERPRET is set, for which there is no compiler")
-    document = parse(read(folder / "specs" / f"{name}.yaml"))
-    module, every = import_path(folder / "generated" / f"{name}.py", f"built_{name}"), targets.launches
-
-    def some(*given: Any) -> list[Launch]:
-        words = ((x, " ".join([x.kernel.fn.__name__, *x.kernel.arg_names])) for x in every(*given))
-        return [x for x, text in words if re.search(wanted, text)]
-
-    with mock.patch.object(targets, "launches", some), mock.patch.dict(os.environ, {"TRITON_CACHE_DIR": str(cache)}):
-        return targets.build(module, document, target, getattr(torch, dtype), K, V)
-
-
-def is_sound() -> bool:
-    """Does this assembler multiply by wgmma what lies in registers?"""
-    from triton import knobs
-
-    return tuple(int(n) for n in knobs.nvidia.ptxas.version.split(".")) >= (13, 3)
+    name: str, target: str, dtype: str, K: int, V: int, folder: Path, modules: Path = ROOT / "generated"
+) -> list[dict]:
+    said = ran(WORKER, folder, ROOT, modules, name, target, dtype, K, V)
+    return json.loads(said.splitlines()[-1])
 
 
 def ran(code: str, cache: Path, *arguments: object) -> str:
@@ -120,35 +103,24 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
     expected = KERNELS | ({WALK_BACK} if walks_back else set()) | (GIVEN if is_given else set())
     expected = expected - {WALK_BACK, GIVEN_BACK} | {ALONE} if alone else expected
     expected |= ({BOTH} if both else set()) | ({HALVED} if halved else set())
-    assert {next(k for k in longest_first if b.kernel.endswith(f"_{k}")) for b in found} == expected
-    sound = is_sound()
+    assert {next(k for k in longest_first if b["kernel"].endswith(f"_{k}")) for b in found} == expected
     for b in found:
-        multiplies = not b.kernel.endswith(("_carry_kernel", "_step_kernel"))
-        assert b.kernel.startswith(f"{name}_") or b.kernel == "_carry_kernel"
-        assert b.fits, f"{b.kernel} needs {b.shared} of {b.shared_limit} bytes"
-        assert b.shared > 0 or not multiplies
-        assert not b.fused, f"{b.kernel} fuses multiply-adds: copies of a sum may differ (see _config)"
+        multiplies = not b["kernel"].endswith(("_carry_kernel", "_step_kernel"))
+        assert b["kernel"].startswith(f"{name}_") or b["kernel"] == "_carry_kernel"
+        assert b["fits"], f"{b['kernel']} needs {b['shared']} of {b['shared_limit']} bytes"
+        assert b["shared"] > 0 or not multiplies
+        assert not b["fused"], f"{b['kernel']} fuses multiply-adds: copies of a sum may differ (see _config)"
         if target != "gfx942":  # whose machine code is not looked into
-            on_cores = multiplies and b.kernel not in DOUBLES.get((target, dtype), ())
-            assert bool(b.mma) == on_cores, f"{b.kernel} has tensor-core instructions: {b.mma}"
-            assert 0 < b.registers <= 255
-            assert b.registers > 32 or not b.spills, f"{b.kernel} is left few registers"
-        assert b.waits == (target in ("sm_90", "sm_100", "sm_120"))
+            on_cores = multiplies and b["kernel"] not in DOUBLES.get((target, dtype), ())
+            assert bool(b["mma"]) == on_cores, f"{b['kernel']} has tensor-core instructions: {b['mma']}"
+            assert 0 < b["registers"] <= 255
+            assert b["registers"] > 32 or not b["spills"], f"{b['kernel']} is left few registers"
+        assert b["waits"] == (target in ("sm_90", "sm_100", "sm_120"))
         if target == "sm_90":
-            assert sound or not b.from_registers, f"{b.kernel} uses wgmma, which this assembler gets wrong"
-            assert ("HGMMA" in b.mma) <= (sound or b.kernel in from_shared)
+            assert b["sound"] or not b["from_registers"], f"{b['kernel']} uses wgmma, which this assembler gets wrong"
+            assert ("HGMMA" in b["mma"]) <= (b["sound"] or b["kernel"] in from_shared)
     if walks_back and by_wgmma:
-        assert {b.kernel for b in found if "HGMMA" in b.mma} >= {f"{name}_fused_kernel", f"{name}_{WALK_BACK}"}
-
-
-def written(folder: Path, name: str, text: str, options: Options) -> None:
-    """The spec and its module in this folder."""
-    for kind, file, content in (
-        ("specs", f"{name}.yaml", text),
-        ("generated", f"{name}.py", compile_spec(Source(f"{name}.yaml", text), options)),
-    ):
-        (folder / kind).mkdir()
-        (folder / kind / file).write_text(content)
+        assert {b["kernel"] for b in found if "HGMMA" in b["mma"]} >= {f"{name}_fused_kernel", f"{name}_{WALK_BACK}"}
 
 
 @pytest.mark.parametrize("name", ["gla", "linear_attn"])
@@ -156,12 +128,10 @@ def test_kernels_build_that_have_scores_made_for_them(name, tmp_path):
     pytest.importorskip("triton")
     text = (ROOT / "specs" / f"{name}.yaml").read_text()
     table = scores_apart(document_of(text), 9, (64, 64))
-    written(tmp_path, name, text, Options(tuned=table))
-    found = built(name, "sm_90", "bfloat16", 64, 64, tmp_path / "cache", tmp_path, "scores")
-    expected = {f"{name}_{kernel}_kernel" for kernel in ("scores", "outputs", "value_gradients")}
-    assert expected <= {b.kernel for b in found}
-    assert all(b.fits and not b.fused for b in found)
-    assert any(b.mma for b in found if b.kernel == f"{name}_scores_kernel")
+    (tmp_path / f"{name}.py").write_text(compile_spec(Source(f"{name}.yaml", text), Options(tuned=table)))
+    found = built(name, "sm_90", "bfloat16", 64, 64, tmp_path / "cache", tmp_path)
+    assert all(b["fits"] and not b["fused"] for b in found)
+    assert any(b["mma"] for b in found if b["kernel"] == f"{name}_scores_kernel")
 
 
 def test_a_divisor_of_gated_keys_builds_in_float64(tmp_path):
@@ -172,10 +142,13 @@ def test_a_divisor_of_gated_keys_builds_in_float64(tmp_path):
     old, new = "  - o[t,j] = sum(i, scale * q[t,i] * S[t,i,j])\n", "  - n[t,i] = exp(g[t,i]) * n[t-1,i] + k[t,i]\n"
     new += "  - o[t,j] = sum(i, scale * q[t,i] * S[t,i,j]) / (sum(i, scale * q[t,i] * n[t,i]) + 1)\n"
     assert old in text
-    written(tmp_path, "gla", text.replace(old, new), Options())
-    found = built("gla", "sm_90", "float32", 16, 16, tmp_path / "cache", tmp_path, "^gla_(n_|S_outputs)")
-    assert {"gla_n_states_kernel", "gla_n_outputs_kernel", "gla_S_outputs_kernel"} <= {b.kernel for b in found}
-    assert all(b.fits and not b.fused for b in found)
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "specs" / "gla.yaml").write_text(text.replace(old, new))
+    (tmp_path / "gla.py").write_text(compile_spec(Source("gla.yaml", text.replace(old, new)), Options()))
+    said = ran(WORKER, tmp_path / "cache", tmp_path, tmp_path, "gla", "sm_90", "float32", 16, 16)
+    found = json.loads(said.splitlines()[-1])
+    assert {"gla_n_states_kernel", "gla_n_outputs_kernel", "gla_S_outputs_kernel"} <= {b["kernel"] for b in found}
+    assert all(b["fits"] and not b["fused"] for b in found)
 
 
 def test_forwards_of_few_and_of_many_programs_are_built(tmp_path):
