@@ -10,6 +10,7 @@ the start: Triton reads it when it is imported. Prints a report as JSON; exits 1
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import math
@@ -956,6 +957,7 @@ def _counted(function, name, calls):
 
 def run(name: str, stdout: Path, stderr: Path) -> None:
     """`main` in a process that is a copy of another; what it prints goes to files."""
+    gc.freeze()  # what was imported stays, and need not be looked through
     for number, path in enumerate((stdout, stderr), 1):
         with path.open("w") as file:
             os.dup2(file.fileno(), number)

@@ -1,6 +1,7 @@
 """Kernels compiled ahead of time, for GPUs that need not be here: they build, fit, and use tensor cores.
 
-Each build runs in a process without TRITON_INTERPRET, which excludes the compiler. GLAGEN_FULL=1 builds everything.
+Each build runs in a process without TRITON_INTERPRET, which excludes the compiler (see copies.py). GLAGEN_FULL=1 builds
+everything.
 """
 
 from __future__ import annotations
@@ -8,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from glagen.ir.tuned import power
 from glagen.pipeline import compile_spec
 from tests.numerics.helpers import document_of, scores_apart
 from tests.strategies import COMPUTED_GRADIENTS, COMPUTED_VALUES
+from tests.targets.copies import ran
 
 ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("GLAGEN_FULL") == "1"
@@ -71,16 +71,6 @@ def built(
 ) -> list[dict]:
     said = ran(WORKER, folder, ROOT, modules, name, target, dtype, K, V)
     return json.loads(said.splitlines()[-1])
-
-
-def ran(code: str, cache: Path, *arguments: object) -> str:
-    """What Python prints that runs this code, in a process that may compile."""
-    environment = {n: x for n, x in os.environ.items() if n != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
-    assert run.returncode == 0, run.stderr[-1500:]
-    return run.stdout
 
 
 @pytest.mark.parametrize("case", ALL if FULL else SAMPLE, ids=lambda c: "-".join(map(str, c)))
@@ -247,7 +237,7 @@ assert three[1] and two[1] and not one[1] and three[0] > two[0] > one[0] > 1, (t
     ran(code, tmp_path)
 
 
-def test_targets_have_names():
+def test_targets_have_names(tmp_path):
     pytest.importorskip("triton")
     code = """
 from glagen.targets import parse_target
@@ -261,5 +251,4 @@ for wrong in ("sm_9", "sm_91", "sm90", "cuda", "", "sm_90x", "gfx"):
     else:
         raise AssertionError(wrong)
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert run.returncode == 0, run.stderr[-500:]
+    ran(code, tmp_path)
