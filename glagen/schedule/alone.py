@@ -17,9 +17,9 @@ emit/loads.py). (H200, Triton 3.6.0, bf16, forward and backward, B32 T2048 H16 K
 retnet 0.83 -> 0.52; by threads, and with all loads in front, simple_gla 1.08. B4 T4096 H64 K=V=128, eight warps:
 simple_gla 2.22 -> 2.29, retnet 1.90 -> 2.12.)
 
-With a gate on keys threads lack more: a kernel written by hand, in chunks of 32 steps, has 224 bytes of each thread's in
-memory at 64 by 64 with four warps, 1,136 at 128 by 128 with eight. (The same GPU and shapes, gla, forward and backward:
-0.97 ms -> 1.00 and 2.52 -> 5.4; with eight warps 1.24 at 64 by 64.)
+With a gate on keys threads lack more: a kernel written by hand, in chunks of 32 steps, has 224 bytes of each thread's
+in memory at 64 by 64 with four warps, 1,136 at 128 by 128 with eight. (The same GPU and shapes, gla, forward and
+backward: 0.97 ms -> 1.00 and 2.52 -> 5.4; with eight warps 1.24 at 64 by 64.)
 """
 
 from __future__ import annotations
