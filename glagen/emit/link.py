@@ -71,14 +71,25 @@ def _text(blocks: list[_Block]) -> str:
 
 
 def _blocks(text: str) -> list[_Block]:
-    lines = text.splitlines()
-    ends = [node.end_lineno or 0 for node in ast.parse(text).body]
-    return [_block("\n".join(lines[start:end])) for start, end in itertools.pairwise([0, *ends])]
+    """The statements of a text, with comments before them."""
+    stretches: list[str] = []
+    for stretch in re.split(r"\n\n(?=\n\S)", text):
+        if stretches and re.fullmatch(r"(#.*|\n)*", stretches[-1]):  # a comment alone, before what is next
+            stretches[-1] += f"\n\n{stretch}"
+        else:
+            stretches.append(stretch)
+    return [block for stretch in stretches for block in _stretch(stretch)]
 
 
-@functools.lru_cache(maxsize=4096)  # parts have most of their blocks in common
-def _block(text: str) -> _Block:
-    (node,) = ast.parse(text).body
+@functools.lru_cache(maxsize=4096)  # parts have most of these in common
+def _stretch(text: str) -> tuple[_Block, ...]:
+    """The statements of what two blank lines are around."""
+    lines, nodes = text.splitlines(), ast.parse(text).body
+    ends = itertools.pairwise([0, *(node.end_lineno or 0 for node in nodes)])
+    return tuple(_block("\n".join(lines[start:end]), node) for (start, end), node in zip(ends, nodes, strict=True))
+
+
+def _block(text: str, node: ast.stmt) -> _Block:
     return _Block(text.strip("\n"), frozenset(_defined(node)), _used(node), apart=text.startswith("\n"))
 
 

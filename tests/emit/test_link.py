@@ -52,8 +52,8 @@ def run(x):
 """
 
 
-def joined() -> str:
-    parts = {s: PART.format(size=n, name=f"op_{s}") for n, s in enumerate("ab", 2)}
+def joined(part: str = PART) -> str:
+    parts = {s: part.format(size=n, name=f"op_{s}") for n, s in enumerate("ab", 2)}
     return link(parts, WHOLE, ("run", "registry"))
 
 
@@ -79,6 +79,12 @@ def test_what_is_shared_stands_once_and_first():
         assert text.count(once) == 1
     assert "SIZE_of_a = 2  # of this part" in text and "SIZE_of_b = 3" in text and "return SIZE_of_b * half(x)" in text
     assert text.index("def half") < text.index("# -- state a") < text.index("# -- state b") < text.index("def run(x)")
+
+
+def test_a_comment_alone_goes_with_what_is_next():
+    alone = "# of numbers\n# of any size\n\n\ndef scaled_of_a(x):"
+    text = joined(PART.replace("def scaled(x):", alone.replace("_of_a", "")))
+    assert text.count("# of numbers") == 2 and text.count(alone) == 1
 
 
 def test_what_nobody_needs_is_left_out():
