@@ -10,7 +10,6 @@ the start: Triton reads it when it is imported. Prints a report as JSON; exits 1
 
 from __future__ import annotations
 
-import gc
 import inspect
 import json
 import math
@@ -19,7 +18,6 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -953,15 +951,6 @@ def _counted(function, name, calls):
         return function(*args, **kwargs)
 
     return wrapper
-
-
-def run(name: str, stdout: Path, stderr: Path) -> None:
-    """`main` in a process that is a copy of another; what it prints goes to files."""
-    gc.freeze()  # what was imported stays, and need not be looked through
-    for number, path in enumerate((stdout, stderr), 1):
-        with path.open("w") as file:
-            os.dup2(file.fileno(), number)
-    sys.exit(main(name))
 
 
 if __name__ == "__main__":

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import subprocess
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from unittest import mock
 
 import pytest
 
-from tests.numerics import interpreter_worker
-from tests.numerics.helpers import ROOT, SPECS
+from tests.copies import copied
+from tests.numerics.helpers import SPECS
 
 pytest.importorskip("triton")
 
-# One process imports, with TRITON_INTERPRET=1, and each worker is a copy of it: that takes 4 s less a test.
-COPIES = multiprocessing.get_context("forkserver")
-COPIES.set_forkserver_preload(["triton", "torch._dynamo", interpreter_worker.__name__])
+IMPORTED = "triton", "torch._dynamo", "tests.numerics.interpreter_worker"
+WORKER = "import sys; from tests.numerics.interpreter_worker import main; sys.exit(main(sys.argv[1]))"
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
@@ -183,14 +177,6 @@ def test_with_the_roundings_of_bfloat16():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
-def _worker(name: str) -> subprocess.CompletedProcess:
+def _worker(name: str) -> subprocess.CompletedProcess[str]:
     """What the worker says in a process of its own."""
-    environment = {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    with TemporaryDirectory() as folder, mock.patch.dict(os.environ, environment):
-        said = [Path(folder, stream) for stream in ("stdout", "stderr")]
-        process = COPIES.Process(target=interpreter_worker.run, args=(name, *said))
-        process.start()
-        process.join(600)
-        process.kill()
-        process.join()
-        return subprocess.CompletedProcess(name, process.exitcode, *(path.read_text() for path in said))
+    return copied(IMPORTED, True, WORKER, {}, name)

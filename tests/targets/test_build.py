@@ -1,7 +1,7 @@
 """Kernels compiled ahead of time, for GPUs that need not be here: they build, fit, and use tensor cores.
 
-Each build runs in a process without TRITON_INTERPRET, which excludes the compiler (see copies.py). GLAGEN_FULL=1 builds
-everything.
+Each build runs in a process without TRITON_INTERPRET, which excludes the compiler (see tests/copies.py). GLAGEN_FULL=1
+builds everything.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from glagen.errors import Source
 from glagen.ir.schedule import Options
 from glagen.ir.tuned import power
 from glagen.pipeline import compile_spec
+from tests.copies import copied
 from tests.numerics.helpers import document_of, scores_apart
 from tests.strategies import COMPUTED_GRADIENTS, COMPUTED_VALUES
-from tests.targets.copies import ran
 
 ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("GLAGEN_FULL") == "1"
 NAMES = sorted(p.stem for p in (ROOT / "specs").glob("*.yaml"))
+COMPILING = "triton.compiler.code_generator", "glagen.loader", "glagen.parse", "glagen.targets"
 WORKER = """
 import dataclasses, json, sys
 from pathlib import Path
@@ -71,6 +72,13 @@ def built(
 ) -> list[dict]:
     said = ran(WORKER, folder, ROOT, modules, name, target, dtype, K, V)
     return json.loads(said.splitlines()[-1])
+
+
+def ran(code: str, cache: Path, *arguments: object) -> str:
+    """What this code prints, in a process that may compile, with Triton's cache there."""
+    run = copied(COMPILING, False, code, {"TRITON_CACHE_DIR": str(cache)}, *arguments)
+    assert run.returncode == 0, run.stderr[-1500:]
+    return run.stdout
 
 
 @pytest.mark.parametrize("case", ALL if FULL else SAMPLE, ids=lambda c: "-".join(map(str, c)))
