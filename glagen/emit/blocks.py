@@ -160,6 +160,8 @@ def _opening(line: Blocks, chunk: int, language: Language) -> tuple[list[str], l
             found = {name: language.within.format(mask=mask, depth=line.depth) for name, mask in masks.items()}
             found["decayed"] = language.mild.format(mask=found["same"])
             return [], [(name, text, ()) for name, text in found.items()]
+        case "own" if not line.depth:
+            return ["if FEW:"], [("own", "diagonal", ())]
         case "own":
             return [language.apart] * bool(language.apart), [("own", language.own.format(row=row), ())]
         case "offsets":

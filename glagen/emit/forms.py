@@ -22,12 +22,19 @@ from glagen.emit.launch import (
     sums_made,
 )
 from glagen.emit.memory import EXTENT
-from glagen.emit.scores import operand_names, operands_call, scores_made, walk_operands
+from glagen.emit.scores import (
+    are_given_late,
+    operand_names,
+    operands_call,
+    scores_made,
+    wait_for_walks,
+    walk_operands,
+)
 from glagen.emit.states import stores_ahead
 from glagen.emit.walks import entered, looked, of_whole, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.tuned import ALONE, GIVEN, HALVED
+from glagen.ir.tuned import ALONE, GIVEN, HALVED, STRONG
 
 
 def launches(program: ChunkProgram, kernels: dict[str, KernelText], doubled: bool) -> list[str]:
@@ -64,13 +71,13 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         f"    {pieces(kernels['states'], 'H')}",
         *indented(_by_halves(program, kernels)),
         *indented(_of_operands(program, kernels)),
-        *indented([] if _judged(kernels) else scores_made(program, kernels)),
+        *indented([] if wait_for_walks(kernels) else scores_made(program, kernels)),
         '    if _stays_on_chip("fused", states, N * pieces * M, K, V, dtype):',
         *indented(entered(program, kernels["states"], "strong"), 2),
         *indented(_on_chip(program, kernels), 2),
         "    else:",
         f"        {', '.join([name, *noted(kernels['states'])])} = _states_triton({', '.join(given)})",
-        *indented(scores_made(program, kernels) if _judged(kernels) else [], 2),
+        *indented(scores_made(program, kernels) if wait_for_walks(kernels) else [], 2),
         *indented(launch(program, kernels["outputs"]), 2),
         f"    return {results}, {name} if kept else {_nothing(kernels)}",
     ]
@@ -119,8 +126,9 @@ def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[
 
 
 def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    """The forward that keeps the state on chip. What is strong runs again: a second walk stores right chunk states,
-    from which the kernel of outputs takes chunks side by side; or does all, if states are to take no memory."""
+    """The forward that keeps the state on chip. What is strong runs again: a second walk is given scores, and does all
+    else; or it stores right chunk states, from which the kernel of outputs takes chunks side by side; or does all, if
+    states are to take no memory."""
     text, state = kernels["fused"], program.states[0].name
     name, final = identifier(state), f"{state}_final"
     last = of_whole(final)
@@ -128,21 +136,45 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         return [f"{chunk_states(state, 'H')} if kept else None", *launch(program, text, last)]
     outs = {o.name: "None" for o in program.outputs}
     nothing = outs | {state: "None", final: "None"}
-    late = {o.name: f"{identifier(o.name)} if {name} is None else None" for o in program.outputs}
-    reads, saved = kernels["outputs"], last | {state: f"{name} if kept else None"}
-    far = not program.recurrence.part_of  # parts are in more terms than those which have a run between mild and strong
+    scored = are_given_late(kernels)
+    unmade = {ready.tensor: "None" for ready in text["kernel"].ready if scored}
+    saved, wanted = last | {state: f"{name} if kept else None"}, "kept" if scored else 'states != "recomputed"'
+    mild, far = (
+        saved | unmade,
+        not program.recurrence.part_of,
+    )  # parts are in more terms than those which have a run between mild and strong
     passes = "[1:3]" if far and not text["crowds"] else "[1:2]"
     ahead = text["crowds"] and stores_ahead(text["kernel"])
     walk = [f"other = {_crowded(text)}"] if ahead else []
-    walk += start(program, text, saved, passes=passes, config="other" if ahead else _crowded(text))
-    walk += start(program, text, saved, passes="[2:3]") if far and text["crowds"] else []
-    each = "math.gcd(slots // B, _blocks(slots // B, pieces))"  # of the chunks of a sequence, and of a piece
-    unmade = {ready.tensor: "None" for ready in reads["kernel"].ready if _judged(kernels)}  # nor were they for the walk
+    walk += start(program, text, mild, passes=passes, config="other" if ahead else _crowded(text))
+    walk += start(program, text, mild, passes="[2:3]") if far and text["crowds"] else []
+    again = _given_scores(program, kernels, saved) if scored else _with_right_states(program, kernels, last)
     return [
-        f'{chunk_states(state, "H")} if states != "recomputed" else None',
+        f"{chunk_states(state, 'H')} if {wanted} else None",
         *configure(program, text),
-        *looked(program, text, nothing, "H"),
+        *looked(program, text, nothing | unmade, "H"),
         *walk,
+        *again,
+    ]
+
+
+def _given_scores(program: ChunkProgram, kernels: dict[str, KernelText], saved: dict[str, str]) -> list[str]:
+    """The walk along what is strong, after scores of all its chunks at once."""
+    return [
+        "strong = again.view(N, H, -1)",
+        *scores_made(program, kernels, of_strong=True),
+        *start(program, kernels["fused"], saved, passes="[3:]"),
+    ]
+
+
+def _with_right_states(program: ChunkProgram, kernels: dict[str, KernelText], last: dict[str, str]) -> list[str]:
+    """The walk along what is strong for chunk states, and outputs of all its chunks at once, by these."""
+    text, reads, name = kernels["fused"], kernels["outputs"], identifier(program.states[0].name)
+    late = {o.name: f"{identifier(o.name)} if {name} is None else None" for o in program.outputs}
+    each = "math.gcd(slots // B, _blocks(slots // B, pieces))"  # of the chunks of a sequence, and of a piece
+    asked = f'("scores{STRONG}", _capability(), dtype, *_powers(K, V)) in TUNED'
+    scores = scores_made(program, kernels, of_strong=True) if wait_for_walks(kernels) else []
+    return [
         *start(program, text, late | last, passes="[3:]", by_threads=True),
         f"if {name} is not None:  # of what is strong: outputs of all its chunks at once, by right states",
         *indented(
@@ -150,7 +182,8 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
                 "strong = again.view(N, H, -1)",
                 # others have no states
                 *configure(program, reads, within=f"{each} if {PACKED} is None else 1", strong=True),
-                *start(program, reads, unmade, passes="[1:]"),
+                *(f"{line} if {asked} else None" for line in scores),
+                *start(program, reads, {}, passes="[1:]"),
             ]
         ),
     ]
@@ -162,8 +195,3 @@ def _crowded(text: KernelText) -> str:
     other = f'_crowded("{text["role"]}", config, {count}, K, V, dtype)'
     other = other if stores_ahead(text["kernel"]) else f"config if kept else {other}"
     return other if text["crowds"] else "config"
-
-
-def _judged(kernels: dict[str, KernelText]) -> bool:
-    """Do scores wait for walks, which note where gates are strong?"""
-    return "scores" in kernels and kernels["scores"]["kernel"].runs_twice

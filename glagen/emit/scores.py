@@ -13,7 +13,7 @@ from glagen.ir.tuned import GIVEN, SHARED
 
 
 def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:
-    """The module's function that makes them on Triton, if it has one. `steps`: those of a chunk."""
+    """The module's functions that make them on Triton, if it has any. `steps`: those of a chunk."""
     if "scores" not in kernels:
         return []
     text = kernels["scores"]
@@ -21,29 +21,48 @@ def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) ->
     tensors = _tensors([x for x in text["kernel"].stores if x.target not in text["kernel"].given], rows)
     names = [name for name, _, _ in tensors]
     none = ", ".join("None" for _ in names)
-    lines = [
-        f"def _scores_triton({', '.join([*arguments(program), 'packing', *noted(text)])}):",
+    given = ", ".join([*arguments(program), "packing", *noted(text)])
+    made = [*told, *(new(name, *extents, dtype=dtype) for name, extents, dtype in tensors)]
+    not_given = dict.fromkeys(text["kernel"].given, "None")
+    of_heads = "strong.shape[1]"  # walks that note strong gates are along heads of the state, or of the outputs
+    every = [
+        f"def _scores_triton({given}):",
         '    """Scores of each chunk; None where kernels that use them had better make them."""',
         *head(program),
         '    if ("scores", _capability(), dtype, *_powers(K, V)) not in TUNED:',
         f"        return {none}",
-        *indented(told),
-        *indented([new(name, *extents, dtype=dtype) for name, extents, dtype in tensors]),
-        # walks that note strong gates are along heads of the state, or of the outputs
-        *indented(launch(program, text, dict.fromkeys(text["kernel"].given, "None"), read="strong.shape[1]")),
+        *indented([*made, *launch(program, text, not_given, read=of_heads)]),
         f"    return {', '.join(names)}",
     ]
-    return ["\n".join(lines)]
+    of_strong = [
+        f"def _strong_scores_triton({given}):",
+        '    """Scores of chunks along which a walk met strong gates; those of others may be missing."""',
+        *head(program),
+        *indented([*made, *configure(program, text, strong=True)]),
+        *indented(start(program, text, not_given, of_heads, passes="[1:]")),
+        f"    return {', '.join(names)}",
+    ]
+    return ["\n".join(lines) for lines in (every, *[of_strong] * wait_for_walks(kernels))]
 
 
-def scores_made(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    """Scores for kernels that load them, if there is a kernel that makes any."""
+def wait_for_walks(kernels: dict[str, KernelText]) -> bool:
+    """Do scores wait for walks, which note where gates are strong?"""
+    return "scores" in kernels and kernels["scores"]["kernel"].runs_twice
+
+
+def are_given_late(kernels: dict[str, KernelText]) -> bool:
+    """Is a forward on chip, which judges by itself, given those of strong gates?"""
+    return wait_for_walks(kernels) and bool(kernels["fused"]["kernel"].ready)
+
+
+def scores_made(program: ChunkProgram, kernels: dict[str, KernelText], of_strong: bool = False) -> list[str]:
+    """Scores for kernels that load them, if there is a kernel that makes any; or for a walk's run `of_strong` gates."""
     if "scores" not in kernels:
         return []
     text = kernels["scores"]
     names = [identifier(s.target) for s in text["kernel"].stores if s.target not in text["kernel"].given]
     given = [*arguments(program), "packing", *noted(text)]
-    return [f"{', '.join(names)} = _scores_triton({', '.join(given)})"]
+    return [f"{', '.join(names)} = _{'strong_' * of_strong}scores_triton({', '.join(given)})"]
 
 
 def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:

@@ -277,8 +277,8 @@ class Kernel:
 
     @property
     def runs_twice(self) -> bool:
-        """Does it run as if all gates were mild, then again where some are not?"""
-        return any(isinstance(line, Depth) for line in self.lines)
+        """Does it run as if all gates were mild, then again where some are not? With halves, or scores made of them."""
+        return any(isinstance(line, Depth) for line in self.lines) or bool(self.judges and self.ready)
 
     @property
     def waits(self) -> bool:

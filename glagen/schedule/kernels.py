@@ -29,6 +29,7 @@ from glagen.schedule.tiles import (
     ALONE_TILES,
     GIVEN_TILES,
     HALVED_TILES,
+    SCORES_TILES,
     STATES_TURNED,
     WGMMA_ROWS,
     chunk_of,
@@ -253,6 +254,8 @@ def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:
     if shape.direction:
         return scan_tiles(chunk_of(program))
     gated = frozenset(axis for gate in program.gates for axis in gate.axes)
+    if shape.name == "scores" and shape.looped in gated:
+        return SCORES_TILES
     return chunk_tiles(shape.owned, gated, shape.reduces_heads)
 
 

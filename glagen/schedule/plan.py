@@ -43,6 +43,7 @@ from glagen.schedule.kernels import (
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import for_mild_gates
 from glagen.schedule.partial import local_sums
+from glagen.schedule.scored import given_scores_of_strong
 from glagen.schedule.sums import adds_in_order
 from glagen.schedule.tiles import (
     FASTER_BY_WGMMA,
@@ -220,10 +221,11 @@ def _with_scores(
 ) -> tuple[Kernel, ...]:
     """The same kernels, after one that makes these scores, and with what they do without where it has."""
     maker = _maker(program, covers, apart, ())
-    # one that finds out by its own walk whether gates are strong has no scores that were made for such gates
+    # one that finds out by its own walk whether gates are strong has no scores that were made for such gates till then
     own = {HALVED, *(k.name for k in kernels if k.whole and maker.runs_twice)}
     takers = {k.name for k in kernels if "j" in k.owned and k.name not in WALKS and not k.given} - own
-    return maker, *(made_apart(k, apart) if k.name in takers else k for k in kernels)
+    taken = dict.fromkeys(takers, made_apart) | dict.fromkeys({"fused"} & own, given_scores_of_strong)
+    return maker, *(taken[k.name](k, apart) if k.name in taken else k for k in kernels)
 
 
 def _given(shape: Shape) -> Shape:

@@ -272,9 +272,9 @@ def with_exact_gates(name: str, gates: list[str]) -> list[dict]:
 
 def second_runs() -> list[dict]:
     """Programs of heads and sequences that have strong gates run again, and no others: beside each other in a batch,
-    and packed, where the strong one is shorter than a chunk. On chip, with chunk states stored, those of outputs; and
-    where a chunk's gates come to no more than a growth reaches at most, all that stays on chip, in pieces too, in a run
-    for those; in memory none."""
+    and packed, where the strong one is shorter than a chunk. On chip that is walks, and scores, which are made of whole
+    chunks; and where a chunk's gates come to no more than a growth reaches at most, all that stays on chip, in pieces
+    too, in a run for those; in memory none."""
     module = generated("gla")
     T, H = 2 * module.CHUNK, 2
     rows = []
@@ -283,7 +283,10 @@ def second_runs() -> list[dict]:
     g[1, :, 1, 7] = -3.5  # 112 nats a chunk
     module._stays_on_chip = lambda *_: True
     given = {"q": q, "k": k, "v": v, "g": g.requires_grad_(), "states": "saved"}
-    for run, steps in (("FAR", {"fused": [T], "fused_value_gradients": [T]}), ("STRONG", {"outputs": [0]})):
+    for run, steps in (
+        ("FAR", {"fused": [T], "fused_value_gradients": [T]}),
+        ("STRONG", {"scores": [0], "fused": [0]}),
+    ):
         found = runs_again(module, run, **given)
         expected = {f"gla_{name}_kernel": counts for name, counts in steps.items()}
         expected |= {f"gla_{name}_gradients_kernel": [0] for name in ("key", "value")} if run == "STRONG" else {}
@@ -308,8 +311,9 @@ def second_runs() -> list[dict]:
         for on_chip, states in ((False, "saved"), (True, "saved"), (True, "recomputed")):
             module._stays_on_chip = lambda *_, chip=on_chip: chip
             found = runs_again(module, "STRONG", q=q, k=k, v=v, g=g.requires_grad_(), cu_seqlens=packed, states=states)
-            makers = ["fused" if states == "recomputed" else "outputs", "key_gradients", "value_gradients"]
+            makers = ["fused" if on_chip else "outputs", "key_gradients", "value_gradients"]
             expected = {f"gla_{name}_kernel": [steps] for name in makers}
+            expected |= {"gla_scores_kernel": [-(-steps // module.CHUNK) * module.CHUNK]} if on_chip else {}
             rows.append({"lengths": lengths, "states": states, "found": found, "ok": found == expected})
     return rows + runs_of_closed_gates()
 

@@ -133,6 +133,8 @@ def test_a_state_that_waits_is_read_after_all_that_is_multiplied_with_it(text):
             for x in single_lines(kernel.lines):
                 assert set(read(x)) & made <= known | {x.name}
                 known |= set(written(x))
-            guard = next(x for x in kernel.lines if isinstance(x, Blocks) and x.kind == "guard")
-            beside = [x for x in guard.body if isinstance(x, Dot) and x.y.name in {s.tile for s in kernel.scans}]
+            guards = [x for x in kernel.lines if isinstance(x, Blocks) and x.kind == "guard"]
+            dots = [x for x in (guards[0].body if guards else kernel.lines) if isinstance(x, Dot)]
+            beside = [n for n, x in enumerate(dots) if x.y.name in {s.tile for s in kernel.scans}]
             assert len(beside) == (kernel.direction == "forward")
+            assert all("s" in dots[n + 1].axes for n in beside)
