@@ -138,11 +138,9 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     nothing = outs | {state: "None", final: "None"}
     scored = are_given_late(kernels)
     unmade = {ready.tensor: "None" for ready in text["kernel"].ready if scored}
-    saved, wanted = last | {state: f"{name} if kept else None"}, "kept" if scored else 'states != "recomputed"'
-    mild, far = (
-        saved | unmade,
-        not program.recurrence.part_of,
-    )  # parts are in more terms than those which have a run between mild and strong
+    saved, asked = last | {state: f"{name} if kept else None"}, "kept" if scored else 'states != "recomputed"'
+    mild = saved | unmade
+    far = not program.recurrence.part_of  # parts are in more terms than those which have a run between mild and strong
     passes = "[1:3]" if far and not text["crowds"] else "[1:2]"
     ahead = text["crowds"] and stores_ahead(text["kernel"])
     walk = [f"other = {_crowded(text)}"] if ahead else []
@@ -150,7 +148,7 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     walk += start(program, text, mild, passes="[2:3]") if far and text["crowds"] else []
     again = _given_scores(program, kernels, saved) if scored else _with_right_states(program, kernels, last)
     return [
-        f"{chunk_states(state, 'H')} if {wanted} else None",
+        f"{chunk_states(state, 'H')} if {asked} else None",
         *configure(program, text),
         *looked(program, text, nothing | unmade, "H"),
         *walk,

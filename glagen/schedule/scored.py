@@ -2,7 +2,13 @@
 
 Halves and growths block by block are more work than all else of a chunk. A walk has no registers for that, and nothing
 else to do meanwhile: made for all chunks at once, by a kernel of their own, scores are CHUNK by CHUNK numbers of each,
-and the walk is left with what it does for mild gates. It stores states only where somebody asks for them.
+and the walk is left with what it does for mild gates. It stores states only where somebody asks for them. (H200, Triton
+3.6.0, bf16, gates of -4 softplus of normal numbers, forward, ms, for a walk that stores chunk states, and outputs by
+these: gla, B4 T4096 H64 K=V=128 0.46 + 0.60 for 0.60 + 1.00; B16 T2048 H4 K128 V256 0.06 + 0.15 for 0.16 + 0.20; B32
+T2048 H16 K=V=64 0.25 + 0.25 for 0.19 + 0.42; hgrn2, as the first, 0.74 + 0.65 for 0.69 + 1.33. Four warps, which are
+faster where gates are mild, spill 672 bytes of each thread's here, and take 1.09 ms for 0.60.)
+
+Gates on values decay what scores have multiplied, for which a walk would need halves of its own.
 """
 
 from __future__ import annotations
