@@ -19,7 +19,20 @@ from glagen.derive import derive
 from glagen.errors import Source
 from glagen.ir.document import Document
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import ALONE, BOTH, DTYPES, GIVEN_KERNELS, HALVED, IN_HALVES, SHARED, SHARING, Tuned, merged, power
+from glagen.ir.tuned import (
+    ALONE,
+    BOTH,
+    DTYPES,
+    GIVEN_KERNELS,
+    HALVED,
+    IN_HALVES,
+    SHARED,
+    SHARING,
+    STRONG,
+    Tuned,
+    merged,
+    power,
+)
 from glagen.loader import import_path, load
 from glagen.parse import parse
 from glagen.reference import output_names
@@ -140,8 +153,9 @@ def note_launches(module: ModuleType, note: Callable[[str], object]) -> None:
 
 
 def scores_apart(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
-    """A table by which a kernel of their own makes the scores of heads of so many columns, of all types."""
-    return _of_tiles(document, architecture, 1, ("scores",), heads)
+    """A table by which a kernel of their own makes the scores of heads of so many columns, of all types: also those of
+    strong gates for outputs by chunk states that a walk on chip has stored."""
+    return _of_tiles(document, architecture, 1, ("scores", f"scores{STRONG}"), heads)
 
 
 def twice_as_long(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:

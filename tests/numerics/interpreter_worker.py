@@ -66,7 +66,7 @@ MIXED = {"gla": ["g"], "gla_kv": ["gk", "gv"], "gla_v": ["g"], "rwkv6": ["w"]}  
 WHOLE = "whole "  # before a name: in the interpreter as it is
 UNWRITTEN = -77.25  # what no kernel computes
 FEW_ROWS = ("gla", "gla_kv")
-APART = ("gla", "gla_v", "simple_gla", "rwkv6")
+APART = ("gla", "gla_kv", "gla_v", "simple_gla", "rwkv6")
 PIECES = [(n, 1) for n in ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_attn", "gsa", "mlstm")]
 PIECES += [("gla_kv", 2), ("mamba2", 2)]
 IN_BFLOAT16 = [
@@ -445,7 +445,7 @@ def with_scores_apart(name: str) -> list[dict]:
     given = {"cases": [Case(1, 70, 2, 20, 36)], "modes": ["saved"]}
     rows = verify(document, module, precisions=["fp32"], regimes=["reset"], **given).to_dict()["rows"]
     keep_on_chip(module)
-    for precision, regime in (("fp32", "mild"), ("fp16", "strong")):
+    for precision, regime in (("fp32", "mild"), ("fp32", "strong"), ("fp16", "strong"), ("fp16", "neighbours")):
         report = verify(document, module, precisions=[precision], regimes=[regime], invariants=False, **given)
         rows += report.to_dict()["rows"]
     assert f"{name}_scores_kernel" in launched, launched
