@@ -94,13 +94,15 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
     walks_back = f"def {name}_{WALK_BACK}(" in text and dtype == "bfloat16" and most >= K
     measured = f'("fused_given", 9, torch.bfloat16, {power(K)}, {power(V)}):' in text
     is_given = measured and (target, dtype) == HOPPER
-    alone, both, halved = (
+    alone, both, halved, scored = (
         f'("{kernel}", 9, torch.bfloat16, {power(K)}, {power(V)}):' in text and (target, dtype) == HOPPER
-        for kernel in ("fused_gradients", "gradients", "fused_halved")
+        for kernel in ("fused_gradients", "gradients", "fused_halved", "scores_strong")
     )
+    scored |= bool(re.search(r"scores = _strong_scores_triton\([^()]*\)$", text, re.MULTILINE))  # not by a table
     expected = KERNELS | ({WALK_BACK} if walks_back else set()) | (GIVEN if is_given else set())
     expected = expected - {WALK_BACK, GIVEN_BACK} | {ALONE} if alone else expected
     expected |= ({BOTH} if both else set()) | ({HALVED} if halved else set())
+    expected |= {"scores_kernel"} if scored else set()
     assert {next(k for k in longest_first if b["kernel"].endswith(f"_{k}")) for b in found} == expected
     for b in found:
         multiplies = not b["kernel"].endswith(("_carry_kernel", "_step_kernel"))
