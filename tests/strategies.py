@@ -91,6 +91,19 @@ equations:
 )
 
 # The state is read twice, once beside a gate of the output: gradients of value gates take two loops over blocks then.
+# Decays by key column as given: too much for one growth over a whole chunk, but not over a few steps.
+FIXED_DECAYS = """\
+name: fixed_decays
+inputs:
+  q: [t, i]
+  k: [t, i]
+  v: [t, j]
+  gamma: {axes: [i], kind: constant, domain: "(0, 1)", value: 1 - 2**(-2 - h)}
+state: S[i, j]
+equations:
+  - S[t,i,j] = gamma[i] * S[t-1,i,j] + k[t,i] * v[t,j]
+  - o[t,j] = sum(i, q[t,i] * S[t,i,j])
+"""
 READ_TWICE = """\
 name: read_twice
 inputs:

@@ -171,7 +171,7 @@ def _with_right_states(program: ChunkProgram, kernels: dict[str, KernelText], la
     late = {o.name: f"{identifier(o.name)} if {name} is None else None" for o in program.outputs}
     each = "math.gcd(slots // B, _blocks(slots // B, pieces))"  # of the chunks of a sequence, and of a piece
     asked = f'("scores{STRONG}", _capability(), dtype, *_powers(K, V)) in TUNED'
-    scores = scores_made(program, kernels, of_strong=True) if wait_for_walks(kernels) else []
+    scores = scores_made(program, kernels, of_strong=True, asked=asked) if wait_for_walks(kernels) else []
     return [
         *start(program, text, late | last, passes="[3:]", by_threads=True),
         f"if {name} is not None:  # of what is strong: outputs of all its chunks at once, by right states",
@@ -180,7 +180,7 @@ def _with_right_states(program: ChunkProgram, kernels: dict[str, KernelText], la
                 "strong = again.view(N, H, -1)",
                 # others have no states
                 *configure(program, reads, within=f"{each} if {PACKED} is None else 1", strong=True),
-                *(f"{line} if {asked} else None" for line in scores),
+                *scores,
                 *start(program, reads, {}, passes="[1:]"),
             ]
         ),

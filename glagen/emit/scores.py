@@ -55,14 +55,18 @@ def are_given_late(kernels: dict[str, KernelText]) -> bool:
     return wait_for_walks(kernels) and bool(kernels["fused"]["kernel"].ready)
 
 
-def scores_made(program: ChunkProgram, kernels: dict[str, KernelText], of_strong: bool = False) -> list[str]:
-    """Scores for kernels that load them, if there is a kernel that makes any; or for a walk's run `of_strong` gates."""
+def scores_made(
+    program: ChunkProgram, kernels: dict[str, KernelText], of_strong: bool = False, asked: str = ""
+) -> list[str]:
+    """Scores for kernels that load them, if there is a kernel that makes any; or for a walk's run `of_strong` gates, if
+    that is `asked` for."""
     if "scores" not in kernels:
         return []
     text = kernels["scores"]
     names = [identifier(s.target) for s in text["kernel"].stores if s.target not in text["kernel"].given]
     given = [*arguments(program), "packing", *noted(text)]
-    return [f"{', '.join(names)} = _{'strong_' * of_strong}scores_triton({', '.join(given)})"]
+    otherwise = f" if {asked} else {'None' if len(names) == 1 else (None,) * len(names)}" * bool(asked)
+    return [f"{', '.join(names)} = _{'strong_' * of_strong}scores_triton({', '.join(given)}){otherwise}"]
 
 
 def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:

@@ -49,10 +49,12 @@ def _joined(
     wide: dict[Line, Line] = {decay: replace(decay, mild=growth), kept: replace(kept, rounded="wide")}
     gate, axes = decay.name.removesuffix("_to_end"), tuple(index.axis for index in rest.indices)
     left = tile(f"{gate}_whole", *axes)
-    soon = Assign(f"{gate}_soon", axes, left, mild=ref("%UNIT"), still_mild=decay.still_mild)
+    shifts = rest.name == f"{gate}_rest"  # growths are times UNIT in runs that reach further
+    unit = ref("%UNIT") if shifts else number(1)
+    soon = Assign(f"{gate}_soon", axes, left, mild=unit, still_mild=decay.still_mild)
     late = Assign(f"{gate}_late", axes, number(1), mild=rest, still_mild=decay.still_mild)
     more = [soon, late]
-    if decay.still_mild and rest.name == f"{gate}_rest" and axes == ("i",):
+    if decay.still_mild and shifts and axes == ("i",):
         wide[decay], *more = _from_the_end(replace(decay, mild=growth), decay.still_mild[0], soon, late)
     dots = tuple(replace(dot, wide=dot.wide or dot in added) for dot in scan.added)
     update = renamed(scan.update, {left.name: soon.name})

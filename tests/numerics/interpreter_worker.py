@@ -185,7 +185,7 @@ def main(name: str) -> int:
         rows = [row for spec in IN_SEGMENTS for row in in_segments(spec)]
         return told(rows + in_segments("gla", on_chip=True))
     if name == "mild_runs":
-        texts = *strategies.PARAMETER_GATES, strategies.READ_TWICE, strategies.READ_NEGATIVE
+        texts = *strategies.PARAMETER_GATES, strategies.READ_TWICE, strategies.READ_NEGATIVE, strategies.FIXED_DECAYS
         return told([row for text in texts for row in in_mild_runs(text)])
     if name == "waiting":
         texts = strategies.COMPUTED_VALUES, strategies.COMPUTED_GRADIENTS
@@ -465,13 +465,17 @@ def where_states_wait(text: str) -> list[dict]:
 
 
 def in_mild_runs(text: str) -> list[dict]:
-    """The rows of a spec whose gates are mild and strong, in memory and on chip, beside inputs of 16 bits as well."""
+    """The rows of a spec whose gates are mild and strong, in memory and on chip, beside inputs of 16 bits as well; on
+    chip with chunk states stored, too, where a chunk's gates may be so strong as to have walks run again."""
     document, module, rows = document_of(text), compiled(text), []
     given = {"cases": [Case(2, 40, 2, 20, 24)], "precisions": ["fp32", "fp16"], "regimes": ["mild", "strong"]}
     for few in (0, 1):
         module._multiprocessors = lambda few=few: few
         forget_runs(module)
         rows += verify(document, module, invariants=False, **given).to_dict()["rows"]
+    keep_on_chip(module)
+    given |= {"modes": ["saved"], "precisions": ["fp16"], "regimes": ["mild", "neighbours"]}
+    rows += verify(document, module, invariants=False, variants=False, **given).to_dict()["rows"]
     return [{"spec": document.name, **row} for row in rows]
 
 
