@@ -154,9 +154,8 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
     walks = GIVEN_KERNELS if based & {*GIVEN_KERNELS} else (*ON_CHIP, HALVED, ALONE, BOTH)
     kernels = [k for k in planned.kernels if not k.whole or (k.tiles.bfloat16[0] >= workload.K and k.name in walks)]
     if based and (not planned.doubled or based == {HALVED}):
-        waits = any(k.name == "scores" and k.runs_twice for k in planned.kernels)  # then what judges makes mild ones
-        scored = {k.name for k in kernels if k.ready and not (waits and k.judges)} if based == {"scores"} else set()
-        kernels = [k for k in kernels if k.name in based | scored]
+        scored = [k.name for k in kernels if k.ready and not k.late] if based == {"scores"} else []
+        kernels = [k for k in kernels if k.name in {*based, *scored}]
     tried = [x for kernel in kernels for x in candidates(planned, kernel, workload, device)]
     roomy = {k.name for k in kernels if may_be_crowded(k)}
     tried += [replace(x, kernel=f"{x.kernel}{CROWDED}") for x in tried if x.kernel in roomy]

@@ -22,19 +22,12 @@ from glagen.emit.launch import (
     sums_made,
 )
 from glagen.emit.memory import EXTENT
-from glagen.emit.scores import (
-    are_given_late,
-    operand_names,
-    operands_call,
-    scores_made,
-    wait_for_walks,
-    walk_operands,
-)
+from glagen.emit.scores import operand_names, operands_call, scores_made, wait_for_walks, walk_operands
 from glagen.emit.states import stores_ahead
 from glagen.emit.walks import entered, looked, of_whole, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.tuned import ALONE, GIVEN, HALVED, STRONG
+from glagen.ir.tuned import ALONE, GIVEN, HALVED
 
 
 def launches(program: ChunkProgram, kernels: dict[str, KernelText], doubled: bool) -> list[str]:
@@ -136,7 +129,7 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         return [f"{chunk_states(state, 'H')} if kept else None", *launch(program, text, last)]
     outs = {o.name: "None" for o in program.outputs}
     nothing = outs | {state: "None", final: "None"}
-    scored = are_given_late(kernels)
+    scored = text["kernel"].late
     unmade = {ready.tensor: "None" for ready in text["kernel"].ready if scored}
     saved, asked = last | {state: f"{name} if kept else None"}, "kept" if scored else 'states != "recomputed"'
     mild = saved | unmade
@@ -170,8 +163,7 @@ def _with_right_states(program: ChunkProgram, kernels: dict[str, KernelText], la
     text, reads, name = kernels["fused"], kernels["outputs"], identifier(program.states[0].name)
     late = {o.name: f"{identifier(o.name)} if {name} is None else None" for o in program.outputs}
     each = "math.gcd(slots // B, _blocks(slots // B, pieces))"  # of the chunks of a sequence, and of a piece
-    asked = f'("scores{STRONG}", _capability(), dtype, *_powers(K, V)) in TUNED'
-    scores = scores_made(program, kernels, of_strong=True, asked=asked) if wait_for_walks(kernels) else []
+    scores = scores_made(program, kernels, of_strong=True) if wait_for_walks(kernels) else []
     return [
         *start(program, text, late | last, passes="[3:]", by_threads=True),
         f"if {name} is not None:  # of what is strong: outputs of all its chunks at once, by right states",

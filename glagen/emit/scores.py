@@ -9,7 +9,7 @@ from glagen.emit.memory import EXTENT
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Store
-from glagen.ir.tuned import GIVEN, SHARED
+from glagen.ir.tuned import GIVEN, SHARED, STRONG
 
 
 def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:
@@ -25,24 +25,22 @@ def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) ->
     made = [*told, *(new(name, *extents, dtype=dtype) for name, extents, dtype in tensors)]
     not_given = dict.fromkeys(text["kernel"].given, "None")
     of_heads = "strong.shape[1]"  # walks that note strong gates are along heads of the state, or of the outputs
-    every = [
-        f"def _scores_triton({given}):",
-        '    """Scores of each chunk; None where kernels that use them had better make them."""',
-        *head(program),
-        '    if ("scores", _capability(), dtype, *_powers(K, V)) not in TUNED:',
-        f"        return {none}",
-        *indented([*made, *launch(program, text, not_given, read=of_heads)]),
-        f"    return {', '.join(names)}",
-    ]
-    of_strong = [
-        f"def _strong_scores_triton({given}):",
-        '    """Scores of chunks along which a walk met strong gates; those of others may be missing."""',
-        *head(program),
-        *indented([*made, *configure(program, text, strong=True)]),
-        *indented(start(program, text, not_given, of_heads, passes="[1:]")),
-        f"    return {', '.join(names)}",
-    ]
-    return ["\n".join(lines) for lines in (every, *[of_strong] * wait_for_walks(kernels))]
+
+    def function(name: str, doc: str, row: str, launched: list[str]) -> str:
+        """One of them; `row`: the table's kernel without which it makes none, if there is to be one."""
+        unless = [f'if ("{row}", _capability(), dtype, *_powers(K, V)) not in TUNED:', f"    return {none}"] * bool(row)
+        opening = [f"def _{name}_triton({given}):", f'    """{doc}"""', *head(program)]
+        return "\n".join([*opening, *indented([*unless, *made, *launched, f"return {', '.join(names)}"])])
+
+    better = "None where kernels that use them had better make them."
+    made_of_all = launch(program, text, not_given, read=of_heads)
+    found = [function("scores", f"Scores of each chunk; {better}", "scores", made_of_all)]
+    if wait_for_walks(kernels):
+        doc = "Scores of walks that met strong gates, at least"
+        doc, row = (f"{doc}.", "") if kernels["fused"]["kernel"].late else (f"{doc}; {better}", f"scores{STRONG}")
+        launched = start(program, text, not_given, of_heads, passes="[1:]")
+        found.append(function("strong_scores", doc, row, [*configure(program, text, strong=True), *launched]))
+    return found
 
 
 def wait_for_walks(kernels: dict[str, KernelText]) -> bool:
@@ -50,23 +48,14 @@ def wait_for_walks(kernels: dict[str, KernelText]) -> bool:
     return "scores" in kernels and kernels["scores"]["kernel"].runs_twice
 
 
-def are_given_late(kernels: dict[str, KernelText]) -> bool:
-    """Is a forward on chip, which judges by itself, given those of strong gates?"""
-    return wait_for_walks(kernels) and bool(kernels["fused"]["kernel"].ready)
-
-
-def scores_made(
-    program: ChunkProgram, kernels: dict[str, KernelText], of_strong: bool = False, asked: str = ""
-) -> list[str]:
-    """Scores for kernels that load them, if there is a kernel that makes any; or for a walk's run `of_strong` gates, if
-    that is `asked` for."""
+def scores_made(program: ChunkProgram, kernels: dict[str, KernelText], of_strong: bool = False) -> list[str]:
+    """Scores for kernels that load them, if there is a kernel that makes any; or for runs `of_strong` gates alone."""
     if "scores" not in kernels:
         return []
     text = kernels["scores"]
     names = [identifier(s.target) for s in text["kernel"].stores if s.target not in text["kernel"].given]
     given = [*arguments(program), "packing", *noted(text)]
-    otherwise = f" if {asked} else {'None' if len(names) == 1 else (None,) * len(names)}" * bool(asked)
-    return [f"{', '.join(names)} = _{'strong_' * of_strong}scores_triton({', '.join(given)}){otherwise}"]
+    return [f"{', '.join(names)} = _{'strong_' * of_strong}scores_triton({', '.join(given)})"]
 
 
 def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:

@@ -244,7 +244,7 @@ class Kernel:
     `reduces_heads`: it makes gradients, and a program takes in turn all heads that share a head of some tensor. `sums`:
     local sums that it loads, for it has a block of the axis they are over. `judges`: by what one that walks, or goes
     before walks, notes whether gates are strong. `ready`: scores that it loads, all or none, where another made them,
-    and no lines of `spared` then. `given`: tiles of each chunk that one makes for others. `may_halve`: see halves.py.
+    and no lines of `spared` then (`late`: of strong gates). `given`: tiles for others. `may_halve`: see halves.py.
     """
 
     name: str
@@ -262,6 +262,7 @@ class Kernel:
     judges: tuple[Judge, ...] = ()
     ready: tuple[Ready, ...] = ()
     spared: frozenset[Line] = frozenset()
+    late: bool = False
     given: tuple[str, ...] = ()
     may_halve: bool = False
 
@@ -278,7 +279,7 @@ class Kernel:
     @property
     def runs_twice(self) -> bool:
         """Does it run as if all gates were mild, then again where some are not? With halves, or scores made of them."""
-        return any(isinstance(line, Depth) for line in self.lines) or bool(self.judges and self.ready)
+        return self.late or any(isinstance(line, Depth) for line in self.lines)
 
     @property
     def waits(self) -> bool:

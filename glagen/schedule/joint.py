@@ -17,7 +17,6 @@ from dataclasses import replace
 
 from glagen.ir.expr import Apply, Ref, apply, number, ref, renamed
 from glagen.ir.kernel import Assign, Line, Scan, read, written
-from glagen.schedule.order import in_order
 from glagen.schedule.tile import tile
 
 
@@ -59,7 +58,7 @@ def _joined(
     dots = tuple(replace(dot, wide=dot.wide or dot in added) for dot in scan.added)
     update = renamed(scan.update, {left.name: soon.name})
     scan = replace(scan, update=update, added=dots, late=tile(late.name, *axes))
-    return in_order([*(wide.get(x, x) for x in lines), *more]), (scan,)
+    return [*(wide.get(x, x) for x in lines), *more], (scan,)
 
 
 def _from_the_end(decay: Assign, whole: Ref, soon: Assign, late: Assign) -> tuple[Assign, ...]:

@@ -34,7 +34,8 @@ def given_scores_of_strong(kernel: Kernel, matrices: tuple[Operand, ...]) -> Ker
     if not made or made - {matrix(m.name, transposed).name for m in matrices for transposed in (False, True)}:
         return kernel
     mild = (x for line in kernel.body for x in ((line,) if isinstance(line, Loop) else _of_mild(line, gates)))
-    return made_apart(replace(kernel, body=tuple(mild)), matrices)
+    taken = made_apart(replace(kernel, body=tuple(mild)), matrices)
+    return replace(taken, late=True) if taken.ready else kernel
 
 
 def _of_mild(line: Line, gates: set[str]) -> tuple[Line, ...]:
