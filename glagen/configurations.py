@@ -24,12 +24,12 @@ from glagen.bench.workloads import Call, call
 from glagen.candidates import DTYPE, Table
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import ALONE, CROWDED, GIVEN_KERNELS, HALVED, IN_HALVES, STRONG, Tuned, merged
+from glagen.ir.tuned import ALONE, CROWDED, GIVEN_KERNELS, HALVED, IN_HALVES, ON_CHIP, STRONG, Tuned, merged
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec
 from glagen.regimes import REGIMES, Case, draw
-from glagen.schedule.tiles import ON_CHIP, WIDE
+from glagen.schedule.tiles import WIDE
 from glagen.verify import Results, reference_results, verify
 
 PRECISION = "bf16"
@@ -204,9 +204,13 @@ def _function(kernel: str) -> str:
 
 
 def _on_chip(module: ModuleType, kernel: str) -> dict[str, Callable[..., Any]]:
-    """In the place of a module's own functions: this kernel alone keeps the state on chip."""
+    """In the place of a module's own functions: this kernel alone keeps the state on chip; or the forward, if it makes
+    scores for that alone."""
     functions = [name for name in ("_stays_on_chip", "_takes_over", "_is_alone") if hasattr(module, name)]
-    return dict.fromkeys(functions, lambda name, *_: name == _function(kernel))
+    walk = _function(kernel)
+    if walk == "scores" and not hasattr(module, "_scores_triton"):
+        walk = "fused"
+    return dict.fromkeys(functions, lambda name, *_: name == walk)
 
 
 def _run(module: ModuleType, name: str, kernel: str, given: Call) -> None:

@@ -41,7 +41,7 @@ from glagen.candidates import (
 from glagen.configurations import Oracle, forward_time, is_built, is_right, kernel_time, op_time, timed_on
 from glagen.errors import Source
 from glagen.ir.schedule import Ensemble, Options, Schedule
-from glagen.ir.tuned import ALONE, BOTH, CROWDED, GIVEN, GIVEN_KERNELS, HALVED, STRONG, Tuned, merged
+from glagen.ir.tuned import ALONE, BOTH, CROWDED, GIVEN, GIVEN_KERNELS, HALVED, ON_CHIP, STRONG, Tuned, merged
 from glagen.jobs import Ask, answers
 from glagen.loader import import_text
 from glagen.parse import parse
@@ -51,12 +51,10 @@ from glagen.schedule.tiles import (
     GIVEN_TILES,
     HALVED_TILES,
     NARROW,
-    ON_CHIP,
     WGMMA_ROWS,
     WIDE,
     differs,
     gated_sides,
-    leaves_states_alone,
     may_be_crowded,
 )
 
@@ -160,13 +158,13 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
     roomy = {k.name for k in kernels if may_be_crowded(k)}
     tried += [replace(x, kernel=f"{x.kernel}{CROWDED}") for x in tried if x.kernel in roomy]
     built = _built(oracle, base, tried, ask, say)
-    best = _best(oracle, [_Trial(called(k), base, _of(called(k), built), given) for k in kernels], ask, say)
-    turns = _built(oracle, base, [y for k in kernels for x in _of(called(k), best) for y in turned(k, x)], ask, say)
+    run = [k for k in kernels if k.name != "scores" or based & {k.name, GIVEN}]  # others make none for mild gates
+    best = _best(oracle, [_Trial(called(k), base, _of(called(k), built), given) for k in run], ask, say)
+    turns = _built(oracle, base, [y for k in run for x in _of(called(k), best) for y in turned(k, x)], ask, say)
     again = [_Trial(x.kernel, base, (x, *_of(x.kernel, turns)), given) for x in best if _of(x.kernel, turns)]
     best = merged(best, _best(oracle, again, ask, say))
     yield from best
     apart = {k.name: f"{k.name}{STRONG}" for k in kernels if differs(k)}
-    apart |= {k.name: f"{k.name}{STRONG}{CROWDED}" for k in kernels if leaves_states_alone(k)}
     more, hard = [], timed_on(oracle, STRONG) if apart else given
     for kernel in kernels:
         kept = _of(called(kernel), best)
@@ -179,9 +177,7 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
         if name := apart.get(kernel.name):
             where = f"{workload}, strong gates"
             fits = _of(kernel.name, (*built, *turns))
-            if kernel.scans:  # its notes are of tiles
-                fits = tuple(x for x in fits if (x.block_K, x.block_V) == (keys, values))
-            elif kernel.name in planned.by_tiles:
+            if kernel.name in planned.by_tiles:
                 fits = tuple(x for x in fits if x.block_K == keys)
             strong = [replace(x, kernel=name, workload=where) for x in fits]
             beside = merged(base, kept)

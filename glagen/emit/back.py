@@ -26,7 +26,7 @@ from glagen.emit.walks import left, looked, of_whole, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
-from glagen.ir.tuned import ADJOINT_GIVEN, ALONE, BOTH, GIVEN, GIVEN_BACK, KEYS_GIVEN, SHARED, SHARING, STRONG
+from glagen.ir.tuned import ADJOINT_GIVEN, ALONE, BOTH, GIVEN, GIVEN_BACK, KEYS_GIVEN, SHARED, SHARING
 
 
 def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str) -> list[str]:
@@ -88,16 +88,15 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
             renamed[target] = buffer
             allocations.append(f"{buffer} = {allocated} if needs[{order[target]}] else None")
             sums.setdefault(target, []).append(total)
-        on_chip, twice = role == "value_gradients" and fused in kernels, text["kernel"].runs_twice
+        on_chip = role == "value_gradients" and fused in kernels
         lines += indented([] if on_chip or both else allocations)
-        first = ["not on_chip"] * (on_chip and not twice) + ["not given"] * (on_chip and GIVEN_BACK in kernels)
+        first = ["not on_chip"] * on_chip + ["not given"] * (on_chip and GIVEN_BACK in kernels)
         lines.append(f"    if {' and '.join([*first, _asked(renamed, order, around=bool(first))])}:")
         if GIVEN_BACK in kernels and not on_chip:
             renamed["walks"] = "None if given else strong.shape[0] // B"
         started = scores_made(program, kernels) if text["kernel"].ready else []
         started = ["if not both:", *indented(started)] if both and started else started
-        done = "both" if both else "on_chip" if on_chip and twice else ""
-        started += launch(program, text, renamed, unless=done, in_turn=bool(both))
+        started += launch(program, text, renamed, unless="both" if both else "")
         if f"{role}_given" in kernels:
             notes = {"walks": "None", "strong": shared_notes(role)}
             one = launch(program, kernels[f"{role}_given"], renamed | notes)
@@ -189,6 +188,10 @@ def _walk_back_on_chip(
     buffers, unshared, renamed = _unshared(program, kernels, role)
     on_chip = [_asked(buffers, order), *unshared, f'_stays_on_chip("{role}", "saved", N * pieces * M, K, V, dtype)']
     states = chunk_states(state.adjoint_end, "M")
+    if text["kernel"].late:
+        walk = _given_scores(program, kernels, text, renamed)
+    else:
+        walk = [*(scores_made(program, kernels) if text["kernel"].ready else []), *launch(program, text, renamed)]
     given = []
     if GIVEN_BACK in kernels:
         operands = walk_operands(kernels)
@@ -205,25 +208,33 @@ def _walk_back_on_chip(
         f"on_chip = {' and '.join(on_chip)}",
         *given,
         "elif on_chip:" if given else "if on_chip:",
-        *indented([states, *_left(program, kernels, "strong")]),
-        *indented(scores_made(program, kernels) if text["kernel"].ready else []),
-        *indented(_twice(program, text, renamed) if text["kernel"].runs_twice else launch(program, text, renamed)),
+        *indented([states, *_left(program, kernels, "met")]),
+        *indented(walk),
         "else:",
         f"    {walk_back}",
     ]
 
 
-def _twice(program: ChunkProgram, text: KernelText, renamed: dict[str, str]) -> list[str]:
-    """The walk back where gates may be strong: of what is mild all, of all else the gradients of states alone."""
+def _given_scores(
+    program: ChunkProgram, kernels: dict[str, KernelText], text: KernelText, renamed: dict[str, str]
+) -> list[str]:
+    """The walk back that is given scores where gates are strong: those of the forward, and its notes of what is, if
+    that walked along the same pieces. (One that was given what it multiplies has notes of each chunk.)"""
     (state,) = program.states
-    initial, nothing = f"{state.adjoint}_initial", dict.fromkeys(renamed, "None")
+    nothing = dict.fromkeys(renamed, "None") | {state.adjoint_end: "None"}
+    told = {"judged": "known"}
+    unmade = {ready.tensor: "None" for ready in text["kernel"].ready}
     return [
         *configure(program, text),
-        *looked(program, text, nothing | {state.adjoint_end: "None"}, "M"),
-        *start(program, text, renamed, passes="[1:3]"),
-        *[f'config = _crowded("{text["role"]}{STRONG}", config, programs, K, V, dtype)'] * text["crowds_strong"],
-        *start(program, text, nothing | {initial: renamed[initial]}, passes="[3:]"),
-        "strong = again.view(N, M, -1)",
+        "known = strong.shape[0] == N < slots  # by a forward on chip, which has made scores of what is strong",
+        "if known:",
+        "    again, notes = strong, strong.numel() // (N * M)",
+        *["el" * (n == 0) + line for n, line in enumerate(looked(program, text, nothing | unmade, "M", "met"))],
+        *start(program, text, renamed | told | unmade, passes="[1:3]"),
+        "if not known:",
+        "    strong = again.view(N, M, -1)",
+        *indented(scores_made(program, kernels, of_strong=True)),
+        *start(program, text, renamed | told, passes="[3:]"),
     ]
 
 

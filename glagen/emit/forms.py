@@ -22,7 +22,15 @@ from glagen.emit.launch import (
     sums_made,
 )
 from glagen.emit.memory import EXTENT
-from glagen.emit.scores import operand_names, operands_call, scores_made, wait_for_walks, walk_operands
+from glagen.emit.scores import (
+    made_scores,
+    notes_go_back,
+    operand_names,
+    operands_call,
+    scores_made,
+    wait_for_walks,
+    walk_operands,
+)
 from glagen.emit.states import stores_ahead
 from glagen.emit.walks import entered, looked, of_whole, pieces
 from glagen.emit.words import identifier
@@ -43,6 +51,8 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
     given = [*arguments(program), *initials, PACKED, "packing", *finals]
     outs = [identifier(o.name) for o in program.outputs]
     results = ", ".join([*outs, *finals])
+    made = scores_made(program, kernels) if kernels["outputs"]["kernel"].ready else []
+    soon, late = ([], made) if wait_for_walks(kernels) else (made, [])
     wide = "torch.float32" if program.recurrence.part_of else "dtype"
     return [
         f"def _forward_triton({', '.join([*arguments(program), *initials, PACKED, 'states', *INTO])}):",
@@ -64,13 +74,13 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         f"    {pieces(kernels['states'], 'H')}",
         *indented(_by_halves(program, kernels)),
         *indented(_of_operands(program, kernels)),
-        *indented([] if wait_for_walks(kernels) else scores_made(program, kernels)),
+        *indented(soon),
         '    if _stays_on_chip("fused", states, N * pieces * M, K, V, dtype):',
         *indented(entered(program, kernels["states"], "strong"), 2),
         *indented(_on_chip(program, kernels), 2),
         "    else:",
         f"        {', '.join([name, *noted(kernels['states'])])} = _states_triton({', '.join(given)})",
-        *indented(scores_made(program, kernels) if wait_for_walks(kernels) else [], 2),
+        *indented(late, 2),
         *indented(launch(program, kernels["outputs"]), 2),
         f"    return {results}, {name} if kept else {_nothing(kernels)}",
     ]
@@ -78,7 +88,8 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
 
 def _nothing(kernels: dict[str, KernelText]) -> str:
     """What a forward returns for the backward that keeps nothing: no chunk states, no operands if walks have any."""
-    return "_empty(0, dtype=_kept_type(dtype), device=device)" + ", *_new_operands(dtype, device)" * (GIVEN in kernels)
+    no_operands = ", *_new_operands(dtype, device)" * bool(walk_operands(kernels))
+    return f"_empty(0, dtype=_kept_type(dtype), device=device){no_operands}"
 
 
 def _by_halves(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
@@ -139,11 +150,13 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     walk = [f"other = {_crowded(text)}"] if ahead else []
     walk += start(program, text, mild, passes=passes, config="other" if ahead else _crowded(text))
     walk += start(program, text, mild, passes="[2:3]") if far and text["crowds"] else []
-    again = _given_scores(program, kernels, saved) if scored else _with_right_states(program, kernels, last)
+    again = _with_right_states(program, kernels, last)
+    if scored:
+        again = [*_given_scores(program, kernels, saved), *_kept_for_backward(program, kernels)]
     return [
         f"{chunk_states(state, 'H')} if {asked} else None",
         *configure(program, text),
-        *looked(program, text, nothing | unmade, "H"),
+        *looked(program, text, nothing | unmade, "H", "strong"),
         *walk,
         *again,
     ]
@@ -156,6 +169,17 @@ def _given_scores(program: ChunkProgram, kernels: dict[str, KernelText], saved: 
         *scores_made(program, kernels, of_strong=True),
         *start(program, kernels["fused"], saved, passes="[3:]"),
     ]
+
+
+def _kept_for_backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
+    """What this forward keeps, if walks back are given it as well: scores of what is strong, and what that is."""
+    if not notes_go_back(kernels):
+        return []
+    state = program.states[0].name
+    results = ", ".join([*(identifier(o.name) for o in program.outputs), f"{state}_final", identifier(state)])
+    made = made_scores(kernels)
+    others = f", *_new_operands(dtype, device)[{len(made)}:-1]" * (GIVEN in kernels)
+    return ["if kept:", f"    return {results}, {', '.join(made)}{others}, again"]
 
 
 def _with_right_states(program: ChunkProgram, kernels: dict[str, KernelText], last: dict[str, str]) -> list[str]:

@@ -24,11 +24,10 @@ def launch(
     renamed: dict[str, str] | None = None,
     read: str = "H",
     unless: str = "",
-    in_turn: bool = False,
 ) -> list[str]:
     """Configure and start one kernel; its outputs are local variables (`renamed`, where not of the same name).
-    `unless`: where the first of its two runs has been made by others; `in_turn`: and took as many chunks in turn."""
-    renamed, configured = renamed or {}, configure(program, text, known=unless if in_turn else "")
+    `unless`: where the first of its two runs has been made by others, which took as many chunks in turn."""
+    renamed, configured = renamed or {}, configure(program, text, known=unless)
     if not reconfigure(text):
         return [*configured, *start(program, text, renamed, read, f"[1 if {unless} else 0 :]" if unless else "")]
     first = start(program, text, renamed, read, "[:1]")
@@ -73,11 +72,15 @@ def configure(
         lines.append(f"RUN = RUN if {known} else {best}" if known else f"RUN = {best}")
     if kernel.runs_twice:
         lines.append(f"programs = {programs(text)}")
-    if kernel.runs_twice and kernel.scans:
-        lines.append("again = _empty(programs, 1, dtype=torch.int8, device=device)")
-    elif noted(text) and not kernel.runs_twice:
-        lines.append(new("strong", "N", heads, " * ".join(grid), dtype="torch.int8"))
+    if noted(text) and not kernel.runs_twice:
+        lines.append(notes_of_walks("strong", text))
     return lines
+
+
+def notes_of_walks(name: str, text: KernelText) -> str:
+    """A tensor for what walks note, each program of which has one note."""
+    kernel: Kernel = text["kernel"]
+    return new(name, "N", _heads(kernel), " * ".join(_grid(kernel)), dtype="torch.int8")
 
 
 def reconfigure(text: KernelText) -> list[str]:
@@ -123,7 +126,8 @@ def start(
     values += [*text["scalars"], "T", "rows", heads]
     constants = [*(_group(program, name, heads, read) for name in text["groups"]), *["RUN=RUN"] * text["runs"]]
     constants += ["FEW=T <= CHUNK"] * ("FEW" in text["uses"])
-    constants += [f"NOTES={strong if text['notes'] else 'again'}.shape[-1]"] * kernel.runs_twice
+    constants += [f"NOTES={f'{strong}.shape[-1]' if text['notes'] else 'notes'}"] * kernel.runs_twice
+    constants += [f"JUDGED={renamed.get('judged', 'False')}"] * text["is_told"]
     kept = [x for x, item in zip(values, text["tensors"], strict=False) if item["name"] in text["described"]]
     kept = ["None"] * len(kept) if by_threads else kept
     measured = "" if kernel.whole else ", config.measured"

@@ -16,7 +16,7 @@ from glagen.emit.interface import default_lines, interface, lead
 from glagen.emit.memory import BLOCK, BOUND, EXTENT, READS
 from glagen.emit.notes import closes, nearest, notes_by_chunk, what_is_beyond
 from glagen.emit.pytorch import TwinPrinter
-from glagen.emit.scores import operands, scores, walk_operands
+from glagen.emit.scores import made_scores, notes_go_back, operands, scores, walk_operands
 from glagen.emit.step import step
 from glagen.emit.triton import ROW_MASKS, KernelPrinter, counted
 from glagen.emit.walks import walks
@@ -27,7 +27,7 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import FORWARD, WALKS, Kernel
 from glagen.ir.recurrence import Composite, Recurrence
 from glagen.ir.schedule import CLOSED, FARTHEST, LOWEST, SHIFT, Growth, Schedule
-from glagen.ir.tuned import ALONE, CROWDED, HALVED, IN_HALVES, STRONG
+from glagen.ir.tuned import ALONE, CROWDED, GIVEN, HALVED, IN_HALVES, STRONG
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
 NO_CHECKSUM = "0" * 16  # in the header, while the module's is computed
@@ -125,6 +125,8 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "kept": ", ".join(kept),
         "kept_count": len(kept),
         "operands": len(kept) > 1,
+        "given": GIVEN in roles,
+        "noted": len(made_scores(roles)) if notes_go_back(roles) else 0,
         "alone": ALONE if ALONE in roles else "",
         "halved": HALVED if HALVED in roles else "",
         "doc": prose(rec.doc or rec.name),
@@ -158,7 +160,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "tuned": schedule.tuned,
         "notes_of_chunks": any(k["own_notes"] for k in kernels),
         "strong_tiles": STRONG if any(k["strong_tiles"] for k in kernels) else "",
-        "crowded": CROWDED if any(k["crowds"] or k["crowds_strong"] for k in kernels) else "",
+        "crowded": CROWDED if any(k["crowds"] for k in kernels) else "",
         "from_shared": [roles[name]["function"] for name in schedule.from_shared],
         "stores_by_tma": bool(schedule.stored_by_tma),
         "loads_by_tma": tiled,
@@ -223,8 +225,8 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "asks_first": of_chunks,  # others would spill registers for it: see README.md
         "strong_tiles": any(x.kernel == names[1] for x in schedule.tuned),
         "crowds": any(x.kernel == f"{kernel.name}{CROWDED}" for x in schedule.tuned),
-        "crowds_strong": any(x.kernel == f"{kernel.name}{STRONG}{CROWDED}" for x in schedule.tuned),
         "runs_twice": kernel.runs_twice,
+        "is_told": kernel.late and kernel.of_gradients,
         "described": sorted(printer.described),
         "tiled": printer.tiled,
         "closes": closes(kernel, program.gates),

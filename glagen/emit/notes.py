@@ -56,7 +56,10 @@ def what_is_beyond(kernel: Kernel) -> str:
         return f"({near}).to(tl.int8)"
     if near == most or (kernel.of_gradients and not kernel.runs_twice):
         return f"({most}).to(tl.int8)"
-    return f"tl.where({most}, 1, tl.where({near}, 2, 0)).to(tl.int8)"
+    between = f"tl.where({near}, 2, 0)"
+    if kernel.runs_twice:  # what ran for that stays so
+        between = f"2 if FAR else {between}"
+    return f"tl.where({most}, 1, {between}).to(tl.int8)"
 
 
 def closes(kernel: Kernel, gates: tuple[GateInfo, ...]) -> bool:

@@ -9,7 +9,7 @@ from glagen.emit.memory import EXTENT
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Store
-from glagen.ir.tuned import GIVEN, SHARED, STRONG
+from glagen.ir.tuned import GIVEN, ON_CHIP, SHARED, STRONG
 
 
 def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:
@@ -32,9 +32,10 @@ def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) ->
         opening = [f"def _{name}_triton({given}):", f'    """{doc}"""', *head(program)]
         return "\n".join([*opening, *indented([*unless, *made, *launched, f"return {', '.join(names)}"])])
 
-    better = "None where kernels that use them had better make them."
-    made_of_all = launch(program, text, not_given, read=of_heads)
-    found = [function("scores", f"Scores of each chunk; {better}", "scores", made_of_all)]
+    better, found = "None where kernels that use them had better make them.", []
+    if any(x["kernel"].ready and not x["kernel"].late for x in kernels.values()):
+        launched = launch(program, text, not_given, read=of_heads)
+        found.append(function("scores", f"Scores of each chunk; {better}", "scores", launched))
     if wait_for_walks(kernels):
         doc = "Scores of walks that met strong gates, at least"
         doc, row = (f"{doc}.", "") if kernels["fused"]["kernel"].late else (f"{doc}; {better}", f"scores{STRONG}")
@@ -52,30 +53,42 @@ def scores_made(program: ChunkProgram, kernels: dict[str, KernelText], of_strong
     """Scores for kernels that load them, if there is a kernel that makes any; or for runs `of_strong` gates alone."""
     if "scores" not in kernels:
         return []
-    text = kernels["scores"]
-    names = [identifier(s.target) for s in text["kernel"].stores if s.target not in text["kernel"].given]
-    given = [*arguments(program), "packing", *noted(text)]
-    return [f"{', '.join(names)} = _{'strong_' * of_strong}scores_triton({', '.join(given)})"]
+    given = [*arguments(program), "packing", *noted(kernels["scores"])]
+    return [f"{', '.join(made_scores(kernels))} = _{'strong_' * of_strong}scores_triton({', '.join(given)})"]
+
+
+def made_scores(kernels: dict[str, KernelText]) -> list[str]:
+    """What to call them."""
+    kernel = kernels["scores"]["kernel"]
+    return [identifier(store.target) for store in kernel.stores if store.target not in kernel.given]
+
+
+def notes_go_back(kernels: dict[str, KernelText]) -> bool:
+    """Does a walk back take what a forward on chip noted of strong gates, and the scores that this was given?"""
+    return all(role in kernels and kernels[role]["kernel"].late for role in ON_CHIP)
 
 
 def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:
     """The module's function that makes scores together with what else a walk is given, if it has one."""
-    if GIVEN not in kernels:
-        return [_shared(program, kernels[role], steps) for role in SHARED if role in kernels]
+    shared = [_shared(program, kernels[role], steps) for role in SHARED if role in kernels]
+    if not walk_operands(kernels):
+        return shared
     text = kernels["scores"]
-    no_more = dict.fromkeys(text["kernel"].given, "None")  # all else is right at once
     told, tensors = _with_notes(text, steps)
-    passes = [({}, "[:1]"), (no_more, "[1:]")] if text["kernel"].runs_twice else [({}, "")]
-    names = operand_names(kernels) | {"walks": "None"}
-    launches = [start(program, text, names | less, read="strong.shape[1]", passes=which) for less, which in passes]
     new_ones = [
         "def _new_operands(dtype, device, slots=0, M=0, K=0, V=0):",
-        '    """Tensors for what `_operands_triton` gives; empty where no walk is given any."""',
+        '    """Tensors for what walks on chip are given, and their backward; empty where they are given none."""',
         *indented(told),
         "    return [",
         *(f"        _empty({', '.join(extents)}, dtype={kind}, device=device)," for _, extents, kind in tensors),
         "    ]",
     ]
+    if GIVEN not in kernels:
+        return ["\n".join(new_ones), *shared]
+    no_more = dict.fromkeys(text["kernel"].given, "None")  # all else is right at once
+    passes = [({}, "[:1]"), (no_more, "[1:]")] if text["kernel"].runs_twice else [({}, "")]
+    names = operand_names(kernels) | {"walks": "None"}
+    launches = [start(program, text, names | less, read="strong.shape[1]", passes=which) for less, which in passes]
     lines = [
         f"def {operands_call(program)}:",
         '    """What walks on chip are given: scores of each chunk, and what else has no value columns."""',
@@ -130,7 +143,7 @@ def operands_call(program: ChunkProgram) -> str:
 
 def walk_operands(kernels: dict[str, KernelText]) -> list[str]:
     """What walks are given, by name; the backward takes what the forward's was given. None if no walk is."""
-    if GIVEN not in kernels:
+    if GIVEN not in kernels and not notes_go_back(kernels):
         return []
     return [*operand_names(kernels).values(), *noted(kernels["scores"])]
 

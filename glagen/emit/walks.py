@@ -19,6 +19,7 @@ from glagen.emit.launch import (
     indented,
     new,
     noted,
+    notes_of_walks,
     remains,
     start,
     walk_back_arguments,
@@ -166,14 +167,15 @@ def left(program: ChunkProgram, text: KernelText, wanted: str, notes: str = "_")
     ]
 
 
-def looked(program: ChunkProgram, text: KernelText, nothing: dict[str, str], heads: str) -> list[str]:
+def looked(program: ChunkProgram, text: KernelText, nothing: dict[str, str], heads: str, notes: str) -> list[str]:
     """A look at first chunks, by a walk on chip that stores `nothing`; unless walks that gave what enters pieces, or
-    leaves them, have seen all chunks: if there was one for each of its own."""
+    leaves them, have seen all chunks, and have left `notes`: if there was one for each of its own."""
     return [
-        f"judged = pieces > 1 and programs == N * {heads}  # by the same walks",
-        "if judged:",
-        "    again = strong",
+        f"if pieces > 1 and programs == N * {heads}:  # walks along the same have seen all chunks",
+        f"    again, notes = {notes}, {notes}.shape[-1]",
         "else:",
+        f"    {notes_of_walks('again', text)}",
+        "    notes = 1",
         *indented(start(program, text, nothing, passes="[:1]")),
     ]
 

@@ -152,20 +152,23 @@ def _shared(schedule: Schedule) -> str:
 
 def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
     reads, writes = _traffic(schedule, kernel)
+    halves = "with as many halves in each chunk as gates ask"
     again = (
         "twice: for sequences of mild gates, whose chunks need no halves, and beside inputs of 16 bits without bounds "
-        "on gates; then for all others, with as many halves in each chunk as gates ask"
+        f"on gates; then for all others, {'given `scores` of their chunks' if kernel.late else halves}"
     )
-    if kernel.whole:
+    if kernel.late and kernel.of_gradients:
+        again += "; a forward on chip has told which, and kept these scores; without it, as that does"
+    elif kernel.whole:
         again += "; before both along first chunks alone, for as a rule gates are strong there if anywhere"
     if kernel.whole and any(judge.far > judge.limit for judge in kernel.judges):
         again += (
             f"; between them, beside inputs of 16 bits, where gates come to -{float(FARTHEST):g} at least in a chunk"
         )
-    if kernel.whole and kernel.of_gradients:
-        again += "; the second run makes gradients of states alone, and `value_gradients` what is read of them"
-    elif kernel.whole:
+    if kernel.whole and not kernel.late:
         again += '; unless states="recomputed" forbids it, that run stores right states, and `outputs` reads them'
+    if kernel.name == "scores" and not any(x.ready and not x.late for x in schedule.kernels):
+        again = f"for walks on chip that met strong gates, {halves}"
     if kernel.name == BOTH:
         again = "for sequences of mild gates; `key_gradients` and `value_gradients` take all others"
     if notes_by_chunk(kernel):

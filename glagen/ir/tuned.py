@@ -16,6 +16,7 @@ from glagen.files import write_text
 DTYPES = ("bfloat16", "float16", "float32")
 # The kernels that keep a state on chip, or its gradient, and are given what others make (see schedule/given.py).
 GIVEN_KERNELS = GIVEN, GIVEN_BACK = "fused_given", "fused_given_value_gradients"
+ON_CHIP = "fused", "fused_value_gradients"  # those that make that themselves
 # Kernels of the backward that are given what two others make once for all of them: of keys, and of values.
 ADJOINT_GIVEN, KEYS_GIVEN = "adjoint_states_given", "key_gradients_given"
 SHARING = ADJOINT_GIVEN, KEYS_GIVEN, "value_gradients_given"

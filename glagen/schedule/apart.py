@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from glagen.ir.chunk import ChunkProgram, Contract, Operand, inputs_of
 from glagen.ir.kernel import Kernel, Ready, read, written
-from glagen.schedule.kernels import needed
+from glagen.schedule.covers import Cover
+from glagen.schedule.kernels import Goal, Shape, build, needed
 from glagen.schedule.order import pruned
 from glagen.schedule.tile import axes_of, matrix
 
@@ -26,6 +27,16 @@ def scores(program: ChunkProgram, of_gradients: bool = False) -> tuple[Operand, 
             if not states & {name for s in made_of for name in inputs_of(s)}:
                 found.append(statement.out)
     return tuple(found)
+
+
+def made_by(
+    program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Operand, ...], operands: tuple[Operand, ...]
+) -> Kernel:
+    """The kernel that makes scores, and these operands of a walk."""
+    more = ", and what else a walk is given," if operands else ","
+    doc = f"The scores of one chunk{more} for kernels that hold a block of value columns at a time."
+    goals = tuple(Goal(x.name, (x,)) for x in apart)
+    return build(program, covers, Shape("scores", doc, (), "i", makes_sums=True), goals, (), operands)
 
 
 def made_apart(kernel: Kernel, matrices: tuple[Operand, ...]) -> Kernel:

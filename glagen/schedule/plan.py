@@ -18,12 +18,13 @@ from glagen.ir.tuned import (
     GIVEN_BACK,
     HALVED,
     KEY_OPERANDS,
+    ON_CHIP,
     SHARING,
     VALUE_OPERANDS,
     Tuned,
 )
 from glagen.schedule.alone import may_walk_alone
-from glagen.schedule.apart import made_apart, scores
+from glagen.schedule.apart import made_by, scores
 from glagen.schedule.both import may_make_both
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
@@ -43,13 +44,12 @@ from glagen.schedule.kernels import (
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import for_mild_gates
 from glagen.schedule.partial import local_sums
-from glagen.schedule.scored import given_scores_of_strong
+from glagen.schedule.scored import are_for_strong_gates, with_scores
 from glagen.schedule.sums import adds_in_order
 from glagen.schedule.tiles import (
     FASTER_BY_WGMMA,
     FUSED_SIDES,
     NARROW,
-    ON_CHIP,
     WGMMA_ROWS,
     WIDE,
     chunk_of,
@@ -70,9 +70,11 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     covers = _covers(program, chunk, options)
     table = _alike(program, chunk, options)
     exact = needs_exact_states(program.recurrence)
-    apart = scores(program) if any(x.kernel in ("scores", GIVEN) for x in table) else ()
+    of_strong = are_for_strong_gates(program, covers)
+    apart = scores(program) if of_strong or any(x.kernel in ("scores", GIVEN) for x in table) else ()
     keys, values = ({goal.target for goal in gradient_goals(program, axis)} for axis in ("i", "j"))
     beside = {
+        ("scores", GIVEN): True,
         SHARING: may_share(program, gated_sides(program), exact),
         (ALONE,): may_walk_alone(program, exact),
         (HALVED,): may_take_halves(program, exact),
@@ -213,19 +215,8 @@ def _kernels(
         backward += _with_makers(program, covers, given)
     before, between = (_sums(program, covers, *x) for x in (("sums", forward), ("backward_sums", backward)))
     kernels = (*before, *forward, *between, *backward)
-    return _with_scores(program, covers, kernels, apart) if apart else kernels
-
-
-def _with_scores(
-    program: ChunkProgram, covers: dict[str, Cover], kernels: tuple[Kernel, ...], apart: tuple[Operand, ...]
-) -> tuple[Kernel, ...]:
-    """The same kernels, after one that makes these scores, and with what they do without where it has."""
-    maker = _maker(program, covers, apart, ())
-    # one that finds out by its own walk whether gates are strong has no scores that were made for such gates till then
-    own = {HALVED, *(k.name for k in kernels if k.whole and maker.runs_twice)}
-    takers = {k.name for k in kernels if "j" in k.owned and k.name not in WALKS and not k.given} - own
-    taken = dict.fromkeys(takers, made_apart) | dict.fromkeys({"fused"} & own, given_scores_of_strong)
-    return maker, *(taken[k.name](k, apart) if k.name in taken else k for k in kernels)
+    kernels = with_scores(program, covers, kernels, apart, "scores" in more) if apart else kernels
+    return tuple(x for x in kernels if x.late or not (x.name == ON_CHIP[1] and x.runs_twice))
 
 
 def _given(shape: Shape) -> Shape:
@@ -276,19 +267,9 @@ def _with_operands(
             program, covers, back, gradient_goals(program, "j"), tuple(s.adjoint for s in program.states)
         ),
     }
-    maker = _maker(program, covers, apart, tuple(_given_tiles(walks.values())))
+    maker = made_by(program, covers, apart, tuple(_given_tiles(walks.values())))
     found = [maker if k.name == maker.name else k for k in kernels]
     return tuple(x for k in found for x in ((k, walks[k.name]) if k.name in walks else (k,)))
-
-
-def _maker(
-    program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Operand, ...], operands: tuple[Operand, ...]
-) -> Kernel:
-    """The kernel that makes scores, and these operands of a walk."""
-    more = ", and what else a walk is given," if operands else ","
-    doc = f"The scores of one chunk{more} for kernels that hold a block of value columns at a time."
-    goals = tuple(Goal(x.name, (x,)) for x in apart)
-    return build(program, covers, Shape("scores", doc, (), "i", makes_sums=True), goals, (), operands)
 
 
 def _walks_back_on_chip(program: ChunkProgram, goals: tuple[Goal, ...], by_wgmma: bool) -> bool:

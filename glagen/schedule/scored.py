@@ -8,6 +8,11 @@ these: gla, B4 T4096 H64 K=V=128 0.46 + 0.60 for 0.60 + 1.00; B16 T2048 H4 K128 
 T2048 H16 K=V=64 0.25 + 0.25 for 0.19 + 0.42; hgrn2, as the first, 0.74 + 0.65 for 0.69 + 1.33. Four warps, which are
 faster where gates are mild, spill 672 bytes of each thread's here, and take 1.09 ms for 0.60.)
 
+Walks back take the scores of a forward on chip, and its notes of what is strong: they look at no chunks of their own,
+and make gradients of values in all runs. (The same, with backward: gla 4.04 ms for 4.55, where the walk back made
+gradients of states alone and another kernel those of values; 0.83 for 1.04, 1.63 for 1.85; hgrn2 4.82 for 5.80; rwkv6
+6.05 for 6.68.) That is CHUNK by CHUNK numbers of each chunk more to keep.
+
 Gates on values decay what scores have multiplied, for which a walk would need halves of its own.
 """
 
@@ -15,14 +20,43 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glagen.ir.chunk import Operand
-from glagen.ir.expr import Expr, Ref, rewrite
-from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Kernel, Line, Loop
-from glagen.schedule.apart import made_apart
-from glagen.schedule.tile import matrix
+from glagen.ir.chunk import ChunkProgram, Operand
+from glagen.ir.expr import Expr, Ref, apply, rewrite
+from glagen.ir.kernel import WALKS, Assign, BlockLine, Blocks, Depth, Kernel, Line, Loop, RowSum
+from glagen.ir.tuned import HALVED, ON_CHIP
+from glagen.schedule.apart import made_apart, made_by
+from glagen.schedule.covers import Cover
+from glagen.schedule.tile import matrix, tile
+from glagen.schedule.tiles import gated_sides
 
 # The masks of a cover's blocks where the whole chunk is one.
-MILD = {"%decayed": "%past", "%same": "%earlier"}
+MILD = {"%decayed": "%past", "%decayed_T": "%past_T", "%same": "%earlier", "%same_T": "%earlier_T"}
+ALL_ROWS = {"leaf": "through", "leaf_before": "before", "leaf_T": "from", "leaf_before_T": "after"}  # and of row sums
+
+
+def are_for_strong_gates(program: ChunkProgram, covers: dict[str, Cover]) -> bool:
+    """Are scores made for walks where gates are strong? If keys have such gates, and values none."""
+    sides = gated_sides(program)
+    guarded = any(cover.finds_depth for cover in covers.values())
+    return guarded and "K" in sides and "V" not in sides and not program.recurrence.part_of
+
+
+def with_scores(
+    program: ChunkProgram,
+    covers: dict[str, Cover],
+    kernels: tuple[Kernel, ...],
+    apart: tuple[Operand, ...],
+    measured: bool,
+) -> tuple[Kernel, ...]:
+    """The same kernels, after one that makes these scores, and with what they do without where it has: walks on chip
+    for strong gates, others where that was `measured` to be faster."""
+    maker = made_by(program, covers, apart, ())
+    # one that finds out by its own walk whether gates are strong has no scores that were made for such gates till then
+    own = {HALVED, *(k.name for k in kernels if k.whole and maker.runs_twice)}
+    takers = {k.name for k in kernels if measured and "j" in k.owned and k.name not in WALKS and not k.given} - own
+    taken = dict.fromkeys(takers, made_apart) | dict.fromkeys({*ON_CHIP} & own, given_scores_of_strong)
+    found = tuple(taken[k.name](k, apart) if k.name in taken else k for k in kernels)
+    return (maker, *found) if any(kernel.ready for kernel in found) else kernels
 
 
 def given_scores_of_strong(kernel: Kernel, matrices: tuple[Operand, ...]) -> Kernel:
@@ -30,11 +64,13 @@ def given_scores_of_strong(kernel: Kernel, matrices: tuple[Operand, ...]) -> Ker
     gates are; else the kernel as it is."""
     gates = {x.source.name for x in kernel.lines if isinstance(x, Depth)}
     blocks = [x for x in kernel.lines if isinstance(x, Blocks) and x.gate in gates]
-    made = {x.name for block in blocks for x in block.body if x.accumulate}
-    if not made or made - {matrix(m.name, transposed).name for m in matrices for transposed in (False, True)}:
+    tiles = {matrix(m.name, transposed).name for m in matrices for transposed in (False, True)}
+    made = {x.name for block in blocks for x in block.body if x.accumulate or x.name in tiles}
+    if not made or made - tiles:
         return kernel
-    mild = (x for line in kernel.body for x in ((line,) if isinstance(line, Loop) else _of_mild(line, gates)))
-    taken = made_apart(replace(kernel, body=tuple(mild)), matrices)
+    mild = [x for line in kernel.body for x in ((line,) if isinstance(line, Loop) else _of_mild(line, gates))]
+    sums = {x.name: x for x in mild if isinstance(x, Assign) and x.name in {f"log_{gate}_whole" for gate in gates}}
+    taken = made_apart(replace(kernel, body=tuple(_from_the_end(x, sums) for x in mild)), matrices)
     return replace(taken, late=True) if taken.ready else kernel
 
 
@@ -53,10 +89,33 @@ def _of_mild(line: Line, gates: set[str]) -> tuple[Line, ...]:
             return (line,)
 
 
+def _from_the_end(line: Line | Loop, sums: dict[str, Assign]) -> Line | Loop:
+    """Decays to the chunk's end, and a gate's `sums` over the chunk, by those from its start: beside 16-bit inputs they
+    come to so little (see CLOSED in ir/schedule.py) that a difference of two has digits enough. Forwards do so already.
+
+    (H200, Triton 3.6.0, bf16, B4 T4096 H64 K=V=128, strong gates, the walk back of gla: 0.75 ms for 1.19.)
+    """
+    if not isinstance(line, Assign) or line.mild is None:
+        return line
+    if line.name in sums:
+        return replace(line, expr=line.mild, least=True, mild=None)
+    whole = sums.get(f"log_{line.name.removesuffix('_to_end')}_whole")
+    if whole is not None and whole.mild is not None and line.still_mild is None:
+        gone = apply("sub", tile(whole.name, *whole.axes), whole.mild)
+        return replace(line, strong=apply("exp", gone))
+    return line
+
+
 def _of_whole(line: BlockLine) -> BlockLine:
     """A block's line, of all pairs of rows of the chunk."""
 
     def mask(x: Expr) -> Expr | None:
         return replace(x, name=MILD[x.name]) if isinstance(x, Ref) and x.name in MILD else None
 
-    return replace(line, expr=rewrite(line.expr, mask)) if isinstance(line, Assign) else line
+    match line:
+        case Assign():
+            return replace(line, expr=rewrite(line.expr, mask))
+        case RowSum(select=select):
+            return replace(line, select=ALL_ROWS.get(select, select))
+        case _:
+            return line

@@ -17,7 +17,7 @@ from pathlib import Path
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.expr import Apply, Expr, refs, walk
 from glagen.ir.kernel import Assign, Dot, Kernel, Load
-from glagen.ir.tuned import BOTH, CROWDED, GIVEN, IN_HALVES, STRONG, Tiles, Tuned, read_table
+from glagen.ir.tuned import BOTH, CROWDED, GIVEN, IN_HALVES, ON_CHIP, STRONG, Tiles, Tuned, read_table
 
 GATED_CHUNK = 32
 UNGATED_CHUNK = 64
@@ -31,7 +31,6 @@ WGMMA_ROWS = 64  # of a product that Hopper's wgmma makes, at least
 # gradients of values together with those of states, of up to NARROW: 0.20 ms instead of 0.28 (linear_attn, B32 T2048
 # H16 K=V=64), but 0.84 instead of 0.78 for heads of 128 by 128.
 FUSED_SIDES = {"": WIDE, "s": WIDE, "V": 2 * WIDE}
-ON_CHIP = ("fused", "fused_value_gradients")
 # For gates on these, the state alone has values first there (see turn.py). Where Hopper adds to it by wgmma, forwards
 # are 1.3 to 1.9 times as fast on an H200 (bf16, heads of 64 by 64 to 128 by 256; gla, rwkv6, hgrn2, gla_sigmoid), with
 # states stored 0.9 to 1.6 times, and 1.0 to 1.7 times what is walked back for the gradients of values. Where values are
@@ -128,20 +127,11 @@ def differs(kernel: Kernel) -> bool:
     return twice and not kernel.scans and all({*kernel.owned} <= {*store.axes} for store in kernel.stores)
 
 
-def leaves_states_alone(kernel: Kernel) -> bool:
-    """Does a walk back on chip make no more than states in its run for strong gates, which another kernel takes from
-    there? That may have other warps and stages where multiprocessors have more than one of its programs (STRONG and
-    CROWDED). (H200, Triton 3.6.0, bf16, B4 T4096 H64 K=V=128, gla, four warps and three stages for eight and four: 0.59
-    ms for 0.96, and 0.72 with four stages; with all that mild gates have it make, 0.73.)"""
-    return kernel.runs_twice and kernel.of_gradients and bool(kernel.scans) and bool(kernel.whole)
-
-
 def names_of(kernel: Kernel) -> tuple[str, ...]:
     """By which names a table may have configurations of a kernel."""
     more = (
         (CROWDED, may_be_crowded(kernel)),
         (STRONG, differs(kernel)),
-        (f"{STRONG}{CROWDED}", leaves_states_alone(kernel)),
         (IN_HALVES, kernel.may_halve),
     )
     return (kernel.name, *(f"{kernel.name}{suffix}" for suffix, may in more if may))

@@ -93,25 +93,31 @@ def test_walks_store_by_tma_where_the_table_says_so(monkeypatch, name, K, V, is_
     assert not module._is_by_tma(config | {"BLOCK_K": 32, "BLOCK_V": 64}, states, True), "threads are as fast"
 
 
-@pytest.mark.parametrize(("multiprocessors", "warps"), [(1, 4), (10**6, 8)])
-def test_a_walk_back_stores_by_tma_whatever_gates_are(monkeypatch, multiprocessors, warps):
-    """Where they are strong, with half as many threads if multiprocessors have several programs."""
+@pytest.mark.parametrize("known", [False, True], ids=["that it looks at", "of which it is told"])
+def test_a_walk_back_stores_by_tma_whatever_gates_are(monkeypatch, known):
+    """And is given scores of strong ones: of the forward, which has noted where they are, or its own."""
     module, found = generated("gla"), []
 
     def launched(kernel, programs, device, *arguments, config, passes=({},), **constants):
         if kernel is module.gla_fused_value_gradients_kernel:
-            found.append((passes[-1]["STRONG"], passes[-1]["PEEK"], constants["TMA"], config["num_warps"]))
+            scores = dict(zip(kernel.arg_names, arguments, strict=False))["scores_ptr"]
+            found.append((passes[-1]["STRONG"], passes[-1]["PEEK"], constants["TMA"], constants["JUDGED"], scores))
 
-    monkeypatch.setattr(module, "_multiprocessors", lambda: multiprocessors)
     monkeypatch.setattr(module, "_capability", lambda: 9)
     monkeypatch.setattr(module, "_config", lambda *given, of=module._config: of(*given[:4]))  # however few the walks
     monkeypatch.setattr(module, "_stays_on_chip", lambda *_: True)
     for name in ("_launch", "_launch_by_tma"):
         monkeypatch.setattr(module, name, launched)
     q = torch.zeros(1, 64, 8, 128, dtype=BF16)
-    kept = torch.zeros(2, 8, 128, 128, dtype=BF16), *module._new_operands(BF16, q.device)
-    module._backward_triton(1.0, q, q, q, q, None, None, *kept, q, None, [True] * 5)
-    assert found == [(False, True, False, 8), (False, False, True, 8), (True, False, True, warps)]
+    states = torch.zeros(2, 8, 128, 128, dtype=BF16)
+    scores, *others, notes = module._new_operands(BF16, q.device)
+    if known:
+        scores, notes = torch.zeros(2, 8, 32, 32, dtype=BF16), torch.zeros(1, 8, 1, dtype=torch.int8)
+    monkeypatch.setattr(module, "_strong_scores_triton", lambda *_: "its own")
+    module._backward_triton(1.0, q, q, q, q, None, None, states, scores, *others, notes, q, None, [True] * 5)
+    looks = [] if known else [(False, True, False, False, None)]
+    assert found[:-1] == [*looks, (False, False, True, known, None)]
+    assert found[-1][:-1] == (True, False, True, known) and found[-1][-1] is (scores if known else "its own")
 
 
 @pytest.mark.parametrize("name", ["linear_attn", "simple_gla"])

@@ -10,7 +10,9 @@ the start: Triton reads it when it is imported. Prints a report as JSON; exits 1
 
 from __future__ import annotations
 
+import functools
 import inspect
+import itertools
 import json
 import math
 import os
@@ -282,14 +284,14 @@ def second_runs() -> list[dict]:
     g = torch.full((2, T, H, 20), -0.1, dtype=torch.float16)
     g[1, :, 1, 7] = -3.5  # 112 nats a chunk
     module._stays_on_chip = lambda *_: True
+    walks = "fused", "fused_value_gradients"
     given = {"q": q, "k": k, "v": v, "g": g.requires_grad_(), "states": "saved"}
     for run, steps in (
-        ("FAR", {"fused": [T], "fused_value_gradients": [T]}),
-        ("STRONG", {"scores": [0], "fused": [0]}),
+        ("FAR", {name: [T] for name in walks}),
+        ("STRONG", {name: [0] for name in ("scores", *walks, "key_gradients")}),
     ):
         found = runs_again(module, run, **given)
         expected = {f"gla_{name}_kernel": counts for name, counts in steps.items()}
-        expected |= {f"gla_{name}_gradients_kernel": [0] for name in ("key", "value")} if run == "STRONG" else {}
         rows.append({"run": run, "found": found, "ok": found == expected})
     module._stays_on_chip = lambda *_: False
     found = runs_again(module, "STRONG", **given)
@@ -299,7 +301,7 @@ def second_runs() -> list[dict]:
     keep_on_chip(in_pieces_of_one)
     cut_in_pieces(in_pieces_of_one, 1)
     found = runs_again(in_pieces_of_one, "FAR", **given)
-    expected = {f"gla_{name}_kernel": [T] for name in ("fused", "fused_value_gradients")}
+    expected = {f"gla_{name}_kernel": [T] for name in walks}
     rows.append({"run": "in pieces", "found": found, "ok": found == expected})
     for lengths in (None, [0, T - 9, T - 9, T, 3 * T - 7]):
         shape = (3, T, H) if lengths is None else (1, 3 * T, H)
@@ -311,11 +313,43 @@ def second_runs() -> list[dict]:
         for on_chip, states in ((False, "saved"), (True, "saved"), (True, "recomputed")):
             module._stays_on_chip = lambda *_, chip=on_chip: chip
             found = runs_again(module, "STRONG", q=q, k=k, v=v, g=g.requires_grad_(), cu_seqlens=packed, states=states)
-            makers = ["fused" if on_chip else "outputs", "key_gradients", "value_gradients"]
+            makers = [*(walks if on_chip else ("outputs", "value_gradients")), "key_gradients"]
             expected = {f"gla_{name}_kernel": [steps] for name in makers}
             expected |= {"gla_scores_kernel": [-(-steps // module.CHUNK) * module.CHUNK]} if on_chip else {}
             rows.append({"lengths": lengths, "states": states, "found": found, "ok": found == expected})
-    return rows + runs_of_closed_gates()
+    return rows + runs_of_closed_gates() + notes_of_forwards()
+
+
+def notes_of_forwards() -> list[dict]:
+    """A walk back takes scores of what is strong, and what that is, from a forward on chip, unless that kept nothing or
+    had other pieces; of the shapes that torch.compile is told: of one block of value columns or several, whole or in
+    pieces, and where two heads of outputs read one of the state."""
+    rows = []
+    for arrange, groups, V in itertools.product((forget_runs, cut_in_two), (1, 2), (16, 36)):
+        module = generated("gla")
+        keep_on_chip(module)
+        arrange(module)
+        q = torch.randn(2, 70, 2 * groups, 20, requires_grad=True)
+        k, g = torch.randn(2, 70, 2, 20), torch.full((2, 70, 2, 20), -0.1)
+        v = torch.randn(2, 70, 2, V, requires_grad=True)
+        g[1, :, 1, 7] = -9.0
+        kept, told = (run(1.0, q, k, v, g, None, None, "saved") for run in (module._run, module._run_shapes))
+        same = [x.shape for x in kept] == [x.shape for x in told] and bool(kept[-1].any())
+        rows.append({"arranged": arrange.__name__, "groups": groups, "V": V, "ok": same})
+        if groups > 1:  # then values are shared, and no walk back stays on chip
+            continue
+        pieces, launched = module._pieces, []
+        note_launches(module, launched.append)
+        for states, other in (("saved", False), ("recomputed", False), ("saved", True)):
+            o, _ = module.gla(q, k, v, g, states=states)
+            if other:
+                module._pieces = functools.partial(lambda n, *_: n, 1 if arrange is cut_in_two else 2)
+            launched.clear()
+            o.sum().backward()
+            own = "gla_scores_kernel" in launched
+            rows.append({"pieces": arrange.__name__, "states": states, "ok": own == (states != "saved" or other)})
+            module._pieces = pieces
+    return rows
 
 
 def runs_of_closed_gates() -> list[dict]:

@@ -7,6 +7,7 @@ import pytest
 from glagen.errors import Source
 from glagen.ir.kernel import WALKS, Blocks, Depth, Kernel, Load, read, written
 from glagen.ir.schedule import Ensemble, Options, Schedule
+from glagen.ir.tuned import ON_CHIP
 from glagen.pipeline import compile_spec, plan
 from tests.numerics.helpers import SPECS, document_of, scores_apart, spec_text
 
@@ -31,7 +32,7 @@ def test_kernels_do_without_what_makes_scores_and_without_nothing_else(name):
     for kernel in takers:
         assert "j" in kernel.owned and kernel.name not in WALKS and kernel.spared
         if kernel.whole and kernels["scores"].runs_twice:  # where gates are strong; it makes those of mild ones
-            assert kernel.name == "fused" and kernel.runs_twice and not any(isinstance(x, Depth) for x in kernel.lines)
+            assert kernel.name in ON_CHIP and kernel.late and not any(isinstance(x, Depth) for x in kernel.lines)
             assert {x.kind for x in kernel.lines if isinstance(x, Blocks)} <= {"own"}
         left = [line for line in kernel.lines if line not in kernel.spared]
         known = {name for line in left for name in written(line)} | {ready.tile for ready in kernel.ready}
@@ -55,9 +56,20 @@ def test_what_is_not_loaded_then():
     assert "k" in loads(kernels["rwkv6", "outputs"])
 
 
-def test_without_a_table_there_are_none():
-    document = document_of(spec_text("gla"))
-    kernels = plan(document, Options(tuned=())).kernels
-    assert "scores" not in {k.name for k in kernels} and not any(k.ready or k.spared for k in kernels)
-    text = compile_spec(Source("gla.yaml", spec_text("gla")), Options(tuned=scores_apart(document, 9, (64, 64))))
-    assert text.count("if scores_ptr is not None:") == 3 and "def _scores_triton(" in text
+@pytest.mark.parametrize("name", [p.stem for p in SPECS])
+def test_without_a_table_they_are_for_strong_gates_alone(name):
+    """Of keys; then for walks on chip, whose other runs make their own."""
+    planned = plan(document_of(spec_text(name)), Options(tuned=()))
+    for part in planned.parts if isinstance(planned, Ensemble) else (planned,):
+        of_keys = name in ("gla", "gla_sigmoid", "hgrn2", "rwkv6")
+        assert {k.name for k in part.kernels if k.ready} == ({*ON_CHIP} if of_keys else set())
+        assert all(k.late == bool(k.spared) for k in part.kernels)
+        assert ("scores" in {k.name for k in part.kernels}) == of_keys
+    text = compile_spec(Source(f"{name}.yaml", spec_text(name)), Options(tuned=()))
+    assert ("def _strong_scores_triton(" in text) == of_keys and "def _scores_triton(" not in text
+
+
+def test_a_table_has_others_take_them():
+    table = scores_apart(document_of(spec_text("gla")), 9, (64, 64))
+    text = compile_spec(Source("gla.yaml", spec_text("gla")), Options(tuned=table))
+    assert text.count("if scores_ptr is not None:") == 4 and "def _scores_triton(" in text

@@ -58,12 +58,12 @@ def test_each_vector_gate_finds_its_depth_and_is_judged(name):
     for kernel in plan.kernels:
         depths = {x.name: x for x in kernel.lines if isinstance(x, Depth)}
         used = {x.depth for x in kernel.lines if isinstance(x, Blocks)}
-        assert used == set(depths)
+        assert used - {""} == set(depths) and (kernel.late or "" not in used)
         assert all(bool(x.since) == (kernel.name in FORWARD) for x in depths.values()), "bits of a row by rows up to it"
         if kernel.direction:
             assert {judge.sums for judge in kernel.judges} == guarded
             assert guarded <= {n for line in kernel.lines for n in written(line)}
-        assert kernel.runs_twice == bool(depths)
+        assert kernel.runs_twice == (kernel.late or bool(depths))
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -151,5 +151,6 @@ def test_the_diagonal_is_apart_only_for_few_steps_and_strong_gates(name):
         masks = {r.name for x in assigns(kernel) for r in refs(x.expr)}
         inner = [x for line in kernel.lines if isinstance(line, Blocks) for x in line.body]
         masks |= {f"%{x.mask}" for x in inner if isinstance(x, Dot)}
-        assert bool(apart) == bool(masks & {"%decayed", "%decayed_T"})
+        whole = {"%past", "%past_T"} if kernel.late else {"%decayed", "%decayed_T"}
+        assert bool(apart) == bool(masks & whole)
         assert "%same_or_own" not in masks or kernel.name in FORWARD

@@ -44,12 +44,10 @@ def test_the_shipped_table_is_in_order():
 def test_a_crowd_has_tiles_like_those_it_is_in_the_place_of():
     """By which its programs were counted: it is not taken beside others."""
     crowded = [x for x in shipped() if x.kernel.endswith(CROWDED)]
-    forwards, back = {("K", "fused"), ("", GIVEN)}, ("K", f"fused_value_gradients{STRONG}")
-    assert {(x.gates, x.kernel.removesuffix(CROWDED)) for x in crowded} == {*forwards, back}
+    assert {(x.gates, x.kernel.removesuffix(CROWDED)) for x in crowded} == {("K", "fused"), ("", GIVEN)}
     rule = fused_tiles(plan_of("gla", "").program).bfloat16
     for x in crowded:
-        name = x.kernel.removesuffix(CROWDED).removesuffix(STRONG)
-        like = [y for y in shipped() if y.key == replace(x, kernel=name).key]
+        like = [y for y in shipped() if y.key == replace(x, kernel=x.kernel.removesuffix(CROWDED)).key]
         assert (x.block_K, x.block_V) == ((like[0].block_K, like[0].block_V) if like else rule)
 
 
@@ -127,27 +125,6 @@ def test_a_module_takes_what_was_measured_for_its_kernels(monkeypatch):
     assert row(capability=8) == row(K=256) == row(V=256) == rule
     assert row(K=64) == (64, 128, 4, 1) and row(dtype=torch.float16) == (64, 64, 4, 1)
     assert row("value_gradients") == rule
-
-
-@pytest.mark.parametrize(("name", "fits"), [("gla", True), ("rwkv6", True), ("gla_v", False), ("linear_attn", False)])
-def test_half_as_many_threads_walk_back_for_states_alone(name, fits, monkeypatch):
-    """As they do in the run for strong gates, where multiprocessors have more than one program. Without gates there is
-    no such run, and where values have them no walk back stays on chip."""
-    pytest.importorskip("triton")
-    source, back = Source(f"{name}.yaml", spec_text(name)), "fused_value_gradients"
-    planned = plan(parse(source), Options(tuned=()))
-    fewer = replace(FEWER, kernel=f"{back}{STRONG}{CROWDED}", gates=gated_sides(planned.program), chunk=planned.chunk)
-    found = compile_spec(source, Options(tuned=(fewer,)))
-    assert (found != compile_spec(source, Options(tuned=()))) == fits
-    if fits:
-        module = import_text(found)
-        monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
-        monkeypatch.setattr(module, "_capability", lambda: 9)
-        config = module._config(back, 128, 128, torch.bfloat16)
-        strong = [module._crowded(f"{back}{STRONG}", config, n, 128, 128, torch.bfloat16) for n in (132, 133)]
-        assert strong[0] is config and {**strong[1], "num_warps": config["num_warps"]} == config
-        assert (config["num_warps"], strong[1]["num_warps"]) == (8, 4)
-        assert module._crowded(back, config, 133, 128, 128, torch.bfloat16) is config
 
 
 @pytest.mark.parametrize(
