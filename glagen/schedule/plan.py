@@ -44,7 +44,7 @@ from glagen.schedule.kernels import (
 from glagen.schedule.lower import Lowering
 from glagen.schedule.mild import for_mild_gates
 from glagen.schedule.partial import local_sums
-from glagen.schedule.scored import are_for_strong_gates, with_scores
+from glagen.schedule.scored import are_for_strong_gates, changes_bits, with_scores
 from glagen.schedule.sums import adds_in_order
 from glagen.schedule.tiles import (
     FASTER_BY_WGMMA,
@@ -112,7 +112,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         tuple(k.name for k in kernels if k.name in adding or reads_from_shared(k)),
         tuple(k.name for k in kernels if k.name in walks or (by_wgmma and k.whole and not k.waits)),
         exact,
-        tuple(x for x in measured if x.kernel in names),
+        tuple(x for x in measured if x.kernel in names and not (of_strong and changes_bits(x))),
         tuple(dict.fromkeys(x.heads for x in measured if x.chunk > chunk)),
         tuple(k.name for k in kernels if not (k.of_gradients or adds_in_order(k))),
     )

@@ -23,7 +23,7 @@ from dataclasses import replace
 from glagen.ir.chunk import ChunkProgram, Operand
 from glagen.ir.expr import Expr, Ref, apply, rewrite
 from glagen.ir.kernel import WALKS, Assign, BlockLine, Blocks, Depth, Kernel, Line, Loop, RowSum
-from glagen.ir.tuned import HALVED, ON_CHIP
+from glagen.ir.tuned import HALVED, ON_CHIP, STRONG, Tuned
 from glagen.schedule.apart import made_apart, made_by
 from glagen.schedule.covers import Cover
 from glagen.schedule.tile import matrix, tile
@@ -39,6 +39,13 @@ def are_for_strong_gates(program: ChunkProgram, covers: dict[str, Cover]) -> boo
     sides = gated_sides(program)
     guarded = any(cover.finds_depth for cover in covers.values())
     return guarded and "K" in sides and "V" not in sides and not program.recurrence.part_of
+
+
+def changes_bits(x: Tuned) -> bool:
+    """Would walks have other bits before strong gates than where all are mild, if scores were made for them so? By
+    several tiles of keys, beside other types than bfloat16: a product of float32 is three there, each of which goes
+    through all columns of a tile before the next."""
+    return x.kernel in ("scores", f"scores{STRONG}") and x.dtype != "bfloat16" and x.block_K < x.K
 
 
 def with_scores(

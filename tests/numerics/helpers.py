@@ -201,15 +201,17 @@ def _of_tiles(
     """A table of 16 by 16 columns in a tile, or of all keys, and values, where it has to have them, for so many of the
     rule's chunks in one, and for all types."""
 
-    def tile(kernel: str, K: int, V: int) -> tuple[int, int]:
+    def tile(kernel: str, K: int, V: int, dtype: str) -> tuple[int, int]:
         keys = kernel in (*GIVEN_KERNELS, HALVED, f"fused{IN_HALVES}", ALONE, BOTH)
+        # or walks would have other bits: see schedule/scored.py
+        keys |= kernel.startswith("scores") and dtype != "bfloat16" and gated_sides(program) == "K"
         values = kernel in (ALONE, BOTH)
         return (power(K) if keys else 16), (power(V) if values else 16)
 
     program = derive(check(document))
     kind = architecture, gated_sides(program), chunks * chunk_of(program)
     return merged(
-        Tuned(*kind, kernel, dtype, power(K), power(V), *tile(kernel, K, V), 4, 2, 2, 1.0, 0.5, "", "")
+        Tuned(*kind, kernel, dtype, power(K), power(V), *tile(kernel, K, V, dtype), 4, 2, 2, 1.0, 0.5, "", "")
         for kernel in kernels
         for K, V in heads
         for dtype in DTYPES

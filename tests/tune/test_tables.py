@@ -165,6 +165,20 @@ def test_strong_gates_may_have_tiles_of_their_own(name, kernel, fits, monkeypatc
         assert module._strong("states", config, 128, 128, 33, torch.bfloat16) is config
 
 
+@pytest.mark.parametrize(
+    ("dtype", "block_K", "fits"),
+    [("bfloat16", 32, True), ("float32", 32, False), ("float16", 64, False), ("float16", 128, True)],
+)
+def test_scores_for_walks_are_of_all_keys_at_once_beside_other_types(dtype, block_K, fits):
+    """Or what comes before strong gates would have other bits."""
+    source, none = Source("gla.yaml", spec_text("gla")), Options(tuned=())
+    for kernel in ("scores", f"scores{STRONG}"):
+        row = replace(ONE, kernel=kernel, dtype=dtype, block_K=block_K, block_V=16)
+        planned = plan(parse(source), Options(tuned=(row,)))
+        assert planned.tuned == ((row,) if fits else ())
+    assert plan(parse(source), none).tuned == ()
+
+
 @pytest.mark.parametrize(("name", "in_order"), [("gla", True), ("gla_kv", True), ("hgrn2", True), ("rwkv6", False)])
 def test_outputs_have_the_bits_of_the_run_for_mild_gates(name, in_order, monkeypatch):
     """Of tiles with other columns of keys, where sums go through them in order; rwkv6 has one that does not."""
