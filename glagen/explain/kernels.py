@@ -158,7 +158,7 @@ def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
         f"on gates; then for all others, {'given `scores` of their chunks' if kernel.late else halves}"
     )
     if kernel.late and kernel.of_gradients:
-        again += "; a forward on chip has told which, and kept these scores; without it, as that does"
+        again += "; a forward on chip tells which, and keeps these scores; without one it finds out as that does"
     elif kernel.whole:
         again += "; before both along first chunks alone, for as a rule gates are strong there if anywhere"
     if kernel.whole and any(judge.far > judge.limit for judge in kernel.judges):

@@ -129,7 +129,7 @@ def test_kernels_are_tuned_where_they_run(tmp_path):
     where = "B1 T40 H2 K16 V32"
     for _, kernel, key, workload in kept:
         assert (key, workload) == ("16", f"{where}, strong gates" if kernel.endswith(STRONG) else where)
-    assert [n for n in "0123456" if f"building {n} configurations" in run.stdout] == ["1", "3", "6"]
+    assert [n for n in "1234567" if f"building {n} configurations" in run.stdout] == ["1", "3", "7"]
 
 
 @pytest.mark.parametrize(
