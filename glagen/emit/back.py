@@ -181,8 +181,7 @@ def _walk_back(program: ChunkProgram, text: KernelText) -> str:
 def _walk_back_on_chip(
     program: ChunkProgram, kernels: dict[str, KernelText], role: str, walk_back: str, order: dict[str, int]
 ) -> list[str]:
-    """One kernel that walks back and makes the gradients of values, where that is faster; else `walk_back`. Where gates
-    are strong it walks again, for right gradients of states, from which those of values are made chunk by chunk."""
+    """One kernel that walks back and makes the gradients of values, where that is faster; else `walk_back`."""
     (state,) = program.states
     text = kernels[role]
     buffers, unshared, renamed = _unshared(program, kernels, role)

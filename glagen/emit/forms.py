@@ -150,15 +150,15 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     walk = [f"other = {_crowded(text)}"] if ahead else []
     walk += start(program, text, mild, passes=passes, config="other" if ahead else _crowded(text))
     walk += start(program, text, mild, passes="[2:3]") if far and text["crowds"] else []
-    again = _with_right_states(program, kernels, last)
     if scored:
-        again = [*_given_scores(program, kernels, saved), *_kept_for_backward(program, kernels)]
+        walk += [*_given_scores(program, kernels, saved), *_kept_for_backward(program, kernels)]
+    else:
+        walk += _with_right_states(program, kernels, last)
     return [
         f"{chunk_states(state, 'H')} if {asked} else None",
         *configure(program, text),
         *looked(program, text, nothing | unmade, "H", "strong"),
         *walk,
-        *again,
     ]
 
 

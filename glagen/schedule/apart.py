@@ -29,7 +29,7 @@ def scores(program: ChunkProgram, of_gradients: bool = False) -> tuple[Operand, 
     return tuple(found)
 
 
-def made_by(
+def maker_of(
     program: ChunkProgram, covers: dict[str, Cover], apart: tuple[Operand, ...], operands: tuple[Operand, ...]
 ) -> Kernel:
     """The kernel that makes scores, and these operands of a walk."""

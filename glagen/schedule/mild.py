@@ -46,7 +46,7 @@ def lightened(lines: list[Line], causal: bool, walks: bool, bounded: bool) -> li
             limit = ref(f"%{float(SLACK)} - LIMIT")
         if whole is not None:
             growth, limit = _growth(lines, gate), limit if causal else None
-            lines = [_of_all_steps(x, since, whole, growth, rest, limit) for x in lines]
+            lines = [_of_all_steps(x, since, whole, growth, rest, limit, walks) for x in lines]
         halves = rest == f"{gate}_half"
         by_anchor = _by_anchor(lines, gate, tile(rest, *since.axes[1:])) if halves else None
         lines = _by_rows(lines, gate) if by_anchor is None else by_anchor
@@ -302,17 +302,23 @@ def _unlimited(blocks: Blocks, since: RowSum) -> Blocks:
 
 
 def _of_all_steps(
-    line: Line, since: RowSum, whole: Assign, growth: Assign | None, rest: str, limit: Expr | None
+    line: Line, since: RowSum, whole: Assign, growth: Assign | None, rest: str, limit: Expr | None, walks: bool
 ) -> Line:
     """A gate's sum over the chunk, and decays to the chunk's end, by the sums from its start; `rest` is what is left
-    from the growth's anchor. With a limit, second runs make the sum so too, and decays of columns that are within."""
+    from the growth's anchor. With a limit, second runs make the sum so too, and decays of columns that are within;
+    without one, those of walks make all decays so, beside 16-bit inputs: by the difference of two such sums.
+
+    (H200, Triton 3.6.0, bf16, B4 T4096 H64 K=V=128, strong gates, the walk back of gla: 0.75 ms for 1.19.)
+    """
     gate = since.source.name
     sums = tile(since.name, *since.axes)
     match line:
         case Assign() if line is whole:
-            return replace(line, mild=sums) if limit is None else replace(line, expr=sums, least=True)
+            return replace(line, expr=sums, least=True) if walks or limit is not None else replace(line, mild=sums)
         case Assign(name=name) if name == f"{gate}_to_end" and growth is not None:
             mild = times(tile(growth.name, *growth.axes), tile(rest, *whole.axes))
-            still = None if limit is None else (tile(whole.name, *whole.axes), limit)
-            return replace(line, mild=mild, still_mild=still)
+            total = tile(whole.name, *whole.axes)
+            if limit is not None:
+                return replace(line, mild=mild, still_mild=(total, limit))
+            return replace(line, mild=mild, strong=apply("exp", apply("sub", total, sums)) if walks else None)
     return line

@@ -24,7 +24,7 @@ from glagen.ir.tuned import (
     Tuned,
 )
 from glagen.schedule.alone import may_walk_alone
-from glagen.schedule.apart import made_by, scores
+from glagen.schedule.apart import maker_of, scores
 from glagen.schedule.both import may_make_both
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
@@ -216,6 +216,7 @@ def _kernels(
     before, between = (_sums(program, covers, *x) for x in (("sums", forward), ("backward_sums", backward)))
     kernels = (*before, *forward, *between, *backward)
     kernels = with_scores(program, covers, kernels, apart, "scores" in more) if apart else kernels
+    # a walk back has no registers for scores of strong gates: without one that is given them, there is none
     return tuple(x for x in kernels if x.late or not (x.name == ON_CHIP[1] and x.runs_twice))
 
 
@@ -267,7 +268,7 @@ def _with_operands(
             program, covers, back, gradient_goals(program, "j"), tuple(s.adjoint for s in program.states)
         ),
     }
-    maker = made_by(program, covers, apart, tuple(_given_tiles(walks.values())))
+    maker = maker_of(program, covers, apart, tuple(_given_tiles(walks.values())))
     found = [maker if k.name == maker.name else k for k in kernels]
     return tuple(x for k in found for x in ((k, walks[k.name]) if k.name in walks else (k,)))
 

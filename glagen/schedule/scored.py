@@ -21,12 +21,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glagen.ir.chunk import ChunkProgram, Operand
-from glagen.ir.expr import Expr, Ref, apply, rewrite
+from glagen.ir.expr import Expr, Ref, rewrite
 from glagen.ir.kernel import WALKS, Assign, BlockLine, Blocks, Depth, Kernel, Line, Loop, RowSum
 from glagen.ir.tuned import HALVED, ON_CHIP, STRONG, Tuned
-from glagen.schedule.apart import made_apart, made_by
+from glagen.schedule.apart import made_apart, maker_of
 from glagen.schedule.covers import Cover
-from glagen.schedule.tile import matrix, tile
+from glagen.schedule.tile import matrix
 from glagen.schedule.tiles import gated_sides
 
 # The masks of a cover's blocks where the whole chunk is one.
@@ -57,7 +57,7 @@ def with_scores(
 ) -> tuple[Kernel, ...]:
     """The same kernels, after one that makes these scores, and with what they do without where it has: walks on chip
     for strong gates, others where that was `measured` to be faster."""
-    maker = made_by(program, covers, apart, ())
+    maker = maker_of(program, covers, apart, ())
     # one that finds out by its own walk whether gates are strong has no scores that were made for such gates till then
     own = {HALVED, *(k.name for k in kernels if k.whole and maker.runs_twice)}
     takers = {k.name for k in kernels if measured and "j" in k.owned and k.name not in WALKS and not k.given} - own
@@ -76,8 +76,7 @@ def given_scores_of_strong(kernel: Kernel, matrices: tuple[Operand, ...]) -> Ker
     if not made or made - tiles:
         return kernel
     mild = [x for line in kernel.body for x in ((line,) if isinstance(line, Loop) else _of_mild(line, gates))]
-    sums = {x.name: x for x in mild if isinstance(x, Assign) and x.name in {f"log_{gate}_whole" for gate in gates}}
-    taken = made_apart(replace(kernel, body=tuple(_from_the_end(x, sums) for x in mild)), matrices)
+    taken = made_apart(replace(kernel, body=tuple(mild)), matrices)
     return replace(taken, late=True) if taken.ready else kernel
 
 
@@ -94,23 +93,6 @@ def _of_mild(line: Line, gates: set[str]) -> tuple[Line, ...]:
             return ()
         case _:
             return (line,)
-
-
-def _from_the_end(line: Line | Loop, sums: dict[str, Assign]) -> Line | Loop:
-    """Decays to the chunk's end, and a gate's `sums` over the chunk, by those from its start: beside 16-bit inputs they
-    come to so little (see CLOSED in ir/schedule.py) that a difference of two has digits enough. Forwards do so already.
-
-    (H200, Triton 3.6.0, bf16, B4 T4096 H64 K=V=128, strong gates, the walk back of gla: 0.75 ms for 1.19.)
-    """
-    if not isinstance(line, Assign) or line.mild is None:
-        return line
-    if line.name in sums:
-        return replace(line, expr=line.mild, least=True, mild=None)
-    whole = sums.get(f"log_{line.name.removesuffix('_to_end')}_whole")
-    if whole is not None and whole.mild is not None and line.still_mild is None:
-        gone = apply("sub", tile(whole.name, *whole.axes), whole.mild)
-        return replace(line, strong=apply("exp", gone))
-    return line
 
 
 def _of_whole(line: BlockLine) -> BlockLine:
