@@ -24,7 +24,7 @@ from glagen.bench.workloads import Call, call
 from glagen.candidates import DTYPE, Table
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import ALONE, CROWDED, GIVEN_KERNELS, HALVED, IN_HALVES, ON_CHIP, STRONG, Tuned, merged
+from glagen.ir.tuned import ALONE, BEYOND, CROWDED, GIVEN_KERNELS, HALVED, IN_HALVES, ON_CHIP, STRONG, Tuned, merged
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec
@@ -96,7 +96,7 @@ def is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool | None:
 
     document, name = parse(oracle.source), _function(candidate.kernel)
     module = import_text(compile_spec(oracle.source, Options(tuned=merged(base, (candidate,)))))
-    changes = _on_chip(module, name) if name in (*ON_CHIP, *GIVEN_KERNELS, HALVED, ALONE) else {}
+    changes = _on_chip(module, name) if name in (*ON_CHIP, *GIVEN_KERNELS, HALVED, ALONE, BEYOND) else {}
     changes["_multiprocessors"] = lambda: 0  # so that small extents take it as it is
     try:
         with _changed(module, **changes):
@@ -128,7 +128,7 @@ def _answers(device: torch.device) -> bool:
 
 def timed_on(oracle: Oracle, kernel: str) -> Call:
     """Tensors for the op: with strong gates for the run that is for these, else with mild ones."""
-    regime = HARD if kernel.endswith(STRONG) else "mild"
+    regime = HARD if kernel.endswith(STRONG) or kernel == BEYOND else "mild"
     return call(parse(oracle.source), oracle.workload, oracle.device, DTYPE, regime)
 
 
@@ -205,10 +205,10 @@ def _function(kernel: str) -> str:
 
 def _on_chip(module: ModuleType, kernel: str) -> dict[str, Callable[..., Any]]:
     """In the place of a module's own functions: this kernel alone keeps the state on chip; or the forward, if it makes
-    scores for that alone."""
+    scores for that alone, or adds what that leaves out."""
     functions = [name for name in ("_stays_on_chip", "_takes_over", "_is_alone") if hasattr(module, name)]
     walk = _function(kernel)
-    if walk == "scores" and not hasattr(module, "_scores_triton"):
+    if walk == BEYOND or (walk == "scores" and not hasattr(module, "_scores_triton")):
         walk = "fused"
     return dict.fromkeys(functions, lambda name, *_: name == walk)
 

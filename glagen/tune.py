@@ -41,7 +41,7 @@ from glagen.candidates import (
 from glagen.configurations import Oracle, forward_time, is_built, is_right, kernel_time, op_time, timed_on
 from glagen.errors import Source
 from glagen.ir.schedule import Ensemble, Options, Schedule
-from glagen.ir.tuned import ALONE, BOTH, CROWDED, GIVEN, GIVEN_KERNELS, HALVED, ON_CHIP, STRONG, Tuned, merged
+from glagen.ir.tuned import ALONE, BEYOND, BOTH, CROWDED, GIVEN, GIVEN_KERNELS, HALVED, ON_CHIP, STRONG, Tuned, merged
 from glagen.jobs import Ask, answers
 from glagen.loader import import_text
 from glagen.parse import parse
@@ -159,13 +159,19 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
     tried += [replace(x, kernel=f"{x.kernel}{CROWDED}") for x in tried if x.kernel in roomy]
     built = _built(oracle, base, tried, ask, say)
     run = [k for k in kernels if k.name != "scores" or based & {k.name, GIVEN}]  # others make none for mild gates
-    best = _best(oracle, [_Trial(called(k), base, _of(called(k), built), given) for k in run], ask, say)
+    apart = {k.name: f"{k.name}{STRONG}" for k in kernels if differs(k)}
+    hard = timed_on(oracle, STRONG) if apart else given
+    gates = {k.name: hard if k.name == BEYOND else given for k in kernels}
+    best = _best(oracle, [_Trial(called(k), base, _of(called(k), built), gates[k.name]) for k in run], ask, say)
     turns = _built(oracle, base, [y for k in run for x in _of(called(k), best) for y in turned(k, x)], ask, say)
-    again = [_Trial(x.kernel, base, (x, *_of(x.kernel, turns)), given) for x in best if _of(x.kernel, turns)]
+    again = [
+        _Trial(x.kernel, base, (x, *_of(x.kernel, turns)), gates.get(x.kernel, given))
+        for x in best
+        if _of(x.kernel, turns)
+    ]
     best = merged(best, _best(oracle, again, ask, say))
     yield from best
-    apart = {k.name: f"{k.name}{STRONG}" for k in kernels if differs(k)}
-    more, hard = [], timed_on(oracle, STRONG) if apart else given
+    more = []
     for kernel in kernels:
         kept = _of(called(kernel), best)
         keys, values = (kept[0].block_K, kept[0].block_V) if kept else tile(kernel, workload)

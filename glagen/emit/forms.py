@@ -35,7 +35,7 @@ from glagen.emit.states import stores_ahead
 from glagen.emit.walks import entered, looked, of_whole, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.tuned import ALONE, GIVEN, HALVED
+from glagen.ir.tuned import ALONE, BEYOND, GIVEN, HALVED
 
 
 def launches(program: ChunkProgram, kernels: dict[str, KernelText], doubled: bool) -> list[str]:
@@ -130,9 +130,9 @@ def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[
 
 
 def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    """The forward that keeps the state on chip. What is strong runs again: a second walk is given scores, and does all
-    else; or it stores right chunk states, from which the kernel of outputs takes chunks side by side; or does all, if
-    states are to take no memory."""
+    """The forward that keeps the state on chip. What is strong runs again: a second walk is given scores, or leaves
+    values to another kernel, and does all else; or it stores right chunk states, from which the kernel of outputs takes
+    chunks side by side; or does all, if states are to take no memory."""
     text, state = kernels["fused"], program.states[0].name
     name, final = identifier(state), f"{state}_final"
     last = of_whole(final)
@@ -142,7 +142,8 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     nothing = outs | {state: "None", final: "None"}
     scored = text["kernel"].late
     unmade = {ready.tensor: "None" for ready in text["kernel"].ready if scored}
-    saved, asked = last | {state: f"{name} if kept else None"}, "kept" if scored else 'states != "recomputed"'
+    lighter = scored or text["kernel"].leaves_values
+    saved, asked = last | {state: f"{name} if kept else None"}, "kept" if lighter else 'states != "recomputed"'
     mild = saved | unmade
     far = not program.recurrence.part_of  # parts are in more terms than those which have a run between mild and strong
     passes = "[1:3]" if far and not text["crowds"] else "[1:2]"
@@ -150,8 +151,8 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     walk = [f"other = {_crowded(text)}"] if ahead else []
     walk += start(program, text, mild, passes=passes, config="other" if ahead else _crowded(text))
     walk += start(program, text, mild, passes="[2:3]") if far and text["crowds"] else []
-    if scored:
-        walk += [*_given_scores(program, kernels, saved), *_kept_for_backward(program, kernels)]
+    if lighter:
+        walk += [*_with_less(program, kernels, saved), *_kept_for_backward(program, kernels)]
     else:
         walk += _with_right_states(program, kernels, last)
     return [
@@ -162,13 +163,19 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     ]
 
 
-def _given_scores(program: ChunkProgram, kernels: dict[str, KernelText], saved: dict[str, str]) -> list[str]:
-    """The walk along what is strong, after scores of all its chunks at once."""
+def _with_less(program: ChunkProgram, kernels: dict[str, KernelText], saved: dict[str, str]) -> list[str]:
+    """The walk along what is strong, between scores of all its chunks at once, and what values add that it leaves."""
     return [
         "strong = again.view(N, H, -1)",
-        *scores_made(program, kernels, of_strong=True),
+        *(scores_made(program, kernels, of_strong=True) if kernels["fused"]["kernel"].late else []),
         *start(program, kernels["fused"], saved, passes="[3:]"),
+        *(_added(program, kernels[BEYOND]) if BEYOND in kernels else []),
     ]
+
+
+def _added(program: ChunkProgram, text: KernelText) -> list[str]:
+    """What a walk has left out of outputs. There is none where nothing is strong."""
+    return [*configure(program, text), *start(program, text, {}, passes="[1:]")]
 
 
 def _kept_for_backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:

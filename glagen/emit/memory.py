@@ -76,7 +76,7 @@ class KernelMemory:
         self.tensors.setdefault(tensor.name, tensor)
         axes = axes or tensor.axes
         if tensor.kind == "matrices":
-            return self._matrix(tensor, axes), ""
+            return self._matrix(tensor, axes), "n < chunks" if self.kernel.waits else ""  # its last turn has no chunk
         parts = self._offsets(tensor, axes, chunk)
         if tensor.kind in ("rows", "states") and len(axes) > 1:
             name = tensor.name.removesuffix("_out")
@@ -91,7 +91,7 @@ class KernelMemory:
             return " + ".join([f"{identifier(tensor.name)}_ptr", *parts]), mask
         steps = "t" in axes
         mask = "in_next" if chunk and steps else " & ".join(spread_triton(BOUND[a], (a,), axes) for a in axes)
-        if tensor.kind == "states" and self.kernel.waits:  # its last turn has no chunk
+        if tensor.kind == "states" and self.kernel.waits:
             mask += " & (n < chunks)"
         if len(axes) > 1 and tensor.kind != "state":
             mask = self._named(f"in_{''.join(axes)}", mask)

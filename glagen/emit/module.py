@@ -24,10 +24,10 @@ from glagen.emit.words import identifier, prose
 from glagen.errors import Source
 from glagen.files import packaged
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.kernel import FORWARD, WALKS, Kernel
+from glagen.ir.kernel import Kernel
 from glagen.ir.recurrence import Composite, Recurrence
 from glagen.ir.schedule import CLOSED, FARTHEST, LOWEST, SHIFT, Growth, Schedule
-from glagen.ir.tuned import ALONE, CROWDED, GIVEN, HALVED, IN_HALVES, STRONG
+from glagen.ir.tuned import ALONE, CROWDED, FORWARD, GIVEN, HALVED, IN_HALVES, STRONG, WALKS
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
 NO_CHECKSUM = "0" * 16  # in the header, while the module's is computed

@@ -13,7 +13,7 @@ from glagen.ir.kernel import Depth, Judge, Kernel
 from glagen.ir.schedule import SLACK, may_close
 
 # Nats by which the strongest of many chunks passes a first one, as a rule.
-BEYOND_FIRST = 8.0
+BEYOND_FIRST = 16.0
 
 
 class KernelNotes(KernelLoads):

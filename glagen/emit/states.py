@@ -21,7 +21,8 @@ from glagen.emit.waiting import carried, of_waiting
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.expr import Apply, Expr, Ref, refs
-from glagen.ir.kernel import WALKS, Assign, Kernel, Line, Loop, Scan, lines_of, read, written
+from glagen.ir.kernel import Assign, Kernel, Line, Loop, Scan, lines_of, read, written
+from glagen.ir.tuned import WALKS
 
 
 def stores_ahead(kernel: Kernel) -> bool:

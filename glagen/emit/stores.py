@@ -37,6 +37,8 @@ class KernelStores(KernelNotes):
         """A result; a gradient where it is wanted, summed over the heads that share its tensor's."""
         tensor = self._out(store)
         value = self._stored(store)
+        if store.adds:
+            value = f"{self._load_text(tensor)}.to({self.real}) + {value}"
         if not tensor.optional:
             self._store(tensor, value)
             return

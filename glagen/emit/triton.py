@@ -67,6 +67,7 @@ class KernelPrinter(KernelDots):
         self.chunk = chunk
         self.states = {n for s in program.states for n in (s.name, s.adjoint_end)}
         self.has_same_bits = kernel.runs_twice and not kernel.of_gradients  # in both runs, where gates are mild
+        self.asked = False  # is it known here whether another kernel has made scores?
         self.scalars: dict[str, None] = {}
         self.writer = Writer(TRITON, self._tile)
         self.as_it_is = Writer(TRITON, lambda r: self._tile(r).removesuffix(f".to({self.real})"))
@@ -162,16 +163,19 @@ class KernelPrinter(KernelDots):
     def _items(self, items: tuple[Line | Loop, ...]) -> None:
         """Lines and loops in order; those that only make scores where nobody else has."""
         for spared, group in itertools.groupby(items, self._is_spared):
-            if spared:
+            asks = spared and not self.asked
+            if asks:
                 self._line(f"if {identifier(self.kernel.ready[0].tensor)}_ptr is None:")
                 self._enter()
+                self.asked = True
             for item in group:
                 self._load_ready(item)
                 self._keep_before(item)
                 self._any(item)
                 self._store_soon(item)
-            if spared:
+            if asks:
                 self._leave()
+                self.asked = False
 
     def _is_spared(self, item: Line | Loop) -> bool:
         return self.kernel.spared >= frozenset(lines_of(item))
@@ -283,6 +287,9 @@ class KernelPrinter(KernelDots):
             most = "LIMIT" if line.shifted else float(line.limit)
             bounded = "TERMS == 2" if line.bounded else "False"
             found = f"_row_depths({source}, {identifier(line.since)}, {float(line.limit)}, {most}, LEVELS, {bounded})"
+            if line.always:
+                eights = f"tl.full({shape(line.axes)}, {EIGHTS}, tl.int32)"
+                found = f"({eights} if TERMS == 2 else {found.replace('TERMS == 2', 'False')})"
         elif line.bounded:
             found = f"({EIGHTS} if TERMS == 2 else {found})"
         self._line(f"{identifier(line.name)} = {found} if STRONG else 0")

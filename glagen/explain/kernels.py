@@ -13,6 +13,7 @@ from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Loop, RowSum
 from glagen.ir.schedule import FARTHEST, Schedule
 from glagen.ir.tuned import (
     ALONE,
+    BEYOND,
     BOTH,
     GIVEN_KERNELS,
     HALVED,
@@ -153,9 +154,11 @@ def _shared(schedule: Schedule) -> str:
 def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
     reads, writes = _traffic(schedule, kernel)
     halves = "with as many halves in each chunk as gates ask"
+    less = ["given `scores` of their chunks"] * kernel.late
+    less += [f"without values beyond the reach of one growth, which `{BEYOND}` adds"] * kernel.leaves_values
     again = (
         "twice: for sequences of mild gates, whose chunks need no halves, and beside inputs of 16 bits without bounds "
-        f"on gates; then for all others, {'given `scores` of their chunks' if kernel.late else halves}"
+        f"on gates; then for all others, {', '.join(less) or halves}"
     )
     if kernel.late and kernel.of_gradients:
         again += "; a forward on chip tells which, and keeps these scores; without one it finds out as that does"
@@ -165,10 +168,12 @@ def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
         again += (
             f"; between them, beside inputs of 16 bits, where gates come to -{float(FARTHEST):g} at least in a chunk"
         )
-    if kernel.whole and not kernel.late:
+    if kernel.whole and not less:
         again += '; unless states="recomputed" forbids it, that run stores right states, and `outputs` reads them'
     if kernel.name == "scores" and not any(x.ready and not x.late for x in schedule.kernels):
         again = f"for walks on chip that met strong gates, {halves}"
+    if kernel.name == BEYOND:
+        again = f"for sequences in which walks on chip met strong gates, {halves}"
     if kernel.name == BOTH:
         again = "for sequences of mild gates; `key_gradients` and `value_gradients` take all others"
     if notes_by_chunk(kernel):

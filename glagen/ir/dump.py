@@ -110,8 +110,8 @@ def dump_line(line: Line) -> list[str]:
             return [f"{name}{_axes(axes)} {_equals(line)} {value}{_note(_marks(line))}"]
         case Depth(name=name, source=source, limit=limit, since=since):
             value = f"halves until {source}{f' (in sum {since})' if since else ''} stays within {limit}"
-            bounded = _note(["bounded"] if line.bounded else [])
-            return [f"{name}{_axes(line.axes)} {_equals(line)} {value}{bounded}"]
+            notes = _note([word for word in ("bounded", "always") if getattr(line, word)])
+            return [f"{name}{_axes(line.axes)} {_equals(line)} {value}{notes}"]
         case Blocks(kind=kind, leaf=leaf, body=body, depth=depth, by_row=by_row):
             deep = f", {depth} deep{' by row' * by_row}" if depth else ""
             return [f"for blocks {kind} {leaf}{deep}", *(INDENT + text for x in body for text in dump_line(x))]
@@ -126,7 +126,7 @@ def _scan(scan: Scan) -> str:
 
 
 def _store(store: Store) -> str:
-    return f"store {store.target}{_axes(store.axes)} = {store.tile}"
+    return f"store {store.target}{_axes(store.axes)} {'+=' if store.adds else '='} {store.tile}"
 
 
 def _axes(axes: tuple[str, ...]) -> str:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from glagen.errors import InternalError
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import Expr, Ref, refs, walk
-from glagen.ir.tuned import ADJOINT_GIVEN, ALONE, GIVEN, HALVED, Tiles
+from glagen.ir.tuned import ALONE, FORWARD, Tiles
 
 # Which steps tau a row x sums over (`RowSum.select`), as 0/1 matrices [x, tau] of a chunk:
 #   through: tau <= x    before: tau < x    from: tau >= x    after: tau > x; inside a cover's blocks (see `Blocks`):
@@ -110,7 +110,7 @@ class Depth:
     down to single rows.
 
     `bounded`: beside 16-bit inputs gates count as CLOSED at least, so that growths always serve in eight rows; to these
-    a chunk is halved there, whatever its gates are, unless they serve in the whole chunk.
+    a chunk is halved there, whatever its gates are, unless they serve in the whole chunk (`always`: even then).
 
     A kernel with such a line runs twice: as if it were 0, for sequences whose gates come to `limit` at most in sum over
     any chunk; then for all others (see `Judge`). `shifted`: some of its runs reach further (see schedule/shift.py).
@@ -124,6 +124,7 @@ class Depth:
     accumulate: bool = False
     shifted: bool = False
     bounded: bool = False
+    always: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +164,12 @@ Line = Load | Assign | Dot | RowSum | Depth | Blocks
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write tile `tile` to the tensor `target`."""
+    """Write tile `tile` to the tensor `target`; `adds`: add it to what is there."""
 
     target: str
     tile: str
     axes: tuple[str, ...]
+    adds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +205,8 @@ class Scan:
     @property
     def reads(self) -> tuple[str, ...]:
         """Names that make the next state, its own among them."""
-        names = (*(r.name for r in refs(self.update)), *(o.name for dot in self.added for o in (dot.x, dot.y)))
-        return names if self.late is None else (*names, self.late.name)
+        late = () if self.late is None else (self.late.name,)
+        return (*(r.name for r in refs(self.update)), *(o.name for dot in self.added for o in (dot.x, dot.y)), *late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +226,6 @@ class Judge:
         return f"{self.sums}_least"
 
 
-FORWARD = ("states", "scores", "outputs", "fused", HALVED, GIVEN)  # the kernels that make states and outputs, by name
-WALKS = ("states", "adjoint_states", ADJOINT_GIVEN)  # those that keep what enters or leaves each chunk
-
-
 @dataclass(frozen=True, slots=True)
 class Ready:
     """Scores that another kernel may have made: their tensor, and the tile, [t, s] or [s, t], they are loaded in."""
@@ -244,7 +242,8 @@ class Kernel:
     `reduces_heads`: it makes gradients, and a program takes in turn all heads that share a head of some tensor. `sums`:
     local sums that it loads, for it has a block of the axis they are over. `judges`: by what one that walks, or goes
     before walks, notes whether gates are strong. `ready`: scores that it loads, all or none, where another made them,
-    and no lines of `spared` then (`late`: of strong gates). `given`: tiles for others. `may_halve`: see halves.py.
+    and no lines of `spared` then (`late`: of strong gates). `given`: tiles of, or for, others. `may_halve`: see
+    halves.py; `leaves_values`: see beyond.py.
     """
 
     name: str
@@ -265,6 +264,7 @@ class Kernel:
     late: bool = False
     given: tuple[str, ...] = ()
     may_halve: bool = False
+    leaves_values: bool = False
 
     @property
     def of_gradients(self) -> bool:
@@ -278,8 +278,8 @@ class Kernel:
 
     @property
     def runs_twice(self) -> bool:
-        """Does it run as if all gates were mild, then again where some are not? With halves, or scores made of them."""
-        return self.late or any(isinstance(line, Depth) for line in self.lines)
+        """Does it run as if all gates were mild, then again where some are not? With halves, or what others make so."""
+        return self.late or self.leaves_values or any(isinstance(line, Depth) for line in self.lines)
 
     @property
     def waits(self) -> bool:

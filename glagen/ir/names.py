@@ -9,8 +9,8 @@ import re
 # none of these patterns can never meet a derived name.
 _SUFFIXES = (
     r"T|after|all|anchored|before|between|block|by_eight|combine|crossed_\d+|decayed|depth|diagonal|down|end|fade|final|from|(?:from|after)_start|given|half|initial"
-    r"|kept|keys|late|leaf|moved|next|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|remains|rest|read_later_\d+|rounded|rows|same|scaled|sent|soon|span|steps"
-    r"|sum|tiles|to_end|total|undecayed|unscaled|up|values(?:_\d+)?|waiting|whole|within"
+    r"|kept|keys|late|leaf|moved|next|offset|out|own|pairs_\d+|part|path_\d+|paths|ptr|reached|remains|rest|read_later_\d+|rounded|rows|same|scaled|sent|soon|span|steps"
+    r"|sum|tiles|to_end|total|undecayed|unreached|unscaled|up|values(?:_\d+)?|waiting|whole|within"
 )
 _DERIVED = re.compile(rf"^(?:log|crossed|at|of|in|GROUP)_|^local_\d+$|_(?:{_SUFFIXES})$")
 

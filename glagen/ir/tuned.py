@@ -25,11 +25,14 @@ SHARED = KEY_OPERANDS, VALUE_OPERANDS = "key_operands", "value_operands"
 HALVED = "fused_halved"
 ALONE = "fused_gradients"  # the kernel that makes all gradients, walking back (see schedule/alone.py)
 BOTH = "gradients"  # the kernel that makes all gradients of a chunk (see schedule/both.py)
+BEYOND = "outputs_beyond"  # that which adds to outputs what a walk on chip leaves out (see schedule/beyond.py)
 STRONG = "_strong"  # after the name of a kernel that runs twice: in the run for strong gates
 # After that of a forward on chip: if multiprocessors have two programs, and it stores no states, or does so ahead.
 CROWDED = "_crowded"
 # After that of a forward on chip: if it takes chunks by halves, and stores states of whole ones (schedule/halves.py).
 IN_HALVES = "_in_halves"
+FORWARD = ("states", "scores", "outputs", "fused", HALVED, GIVEN, BEYOND)  # the kernels that make states and outputs
+WALKS = ("states", "adjoint_states", ADJOINT_GIVEN)  # those that keep what enters or leaves each chunk
 Heads = tuple[int, str, int, int]  # the major compute capability, the type of the inputs; K and V, powers of two
 
 

@@ -8,10 +8,10 @@ from fractions import Fraction
 from glagen.errors import InternalError
 from glagen.ir.chunk import Carry, ChunkProgram, Map, Operand, Statement, inputs_of
 from glagen.ir.expr import Expr, plus, ref, refs
-from glagen.ir.kernel import FORWARD, Assign, Judge, Kernel, Line, Load, Scan, Store, read, written
+from glagen.ir.kernel import Assign, Judge, Kernel, Line, Load, Scan, Store, read, written
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import may_close
-from glagen.ir.tuned import ALONE, BOTH, HALVED, Tiles
+from glagen.ir.tuned import ALONE, BOTH, FORWARD, HALVED, Tiles
 from glagen.schedule.alone import carried_rounded, held_shortly, summed_as_they_lie
 from glagen.schedule.both import of_states, sides_in_turn, summed_of_states
 from glagen.schedule.covers import Cover, reach

@@ -9,7 +9,7 @@ from dataclasses import replace
 from glagen.errors import UnprovableError
 from glagen.ir.chunk import Carry, ChunkProgram, Operand, inputs_of
 from glagen.ir.invariants import require_sound
-from glagen.ir.kernel import WALKS, Kernel, Line, Load, Scan
+from glagen.ir.kernel import Kernel, Line, Load, Scan
 from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import (
     ALONE,
@@ -21,10 +21,12 @@ from glagen.ir.tuned import (
     ON_CHIP,
     SHARING,
     VALUE_OPERANDS,
+    WALKS,
     Tuned,
 )
 from glagen.schedule.alone import may_walk_alone
 from glagen.schedule.apart import maker_of, scores
+from glagen.schedule.beyond import leaving_values
 from glagen.schedule.both import may_make_both
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
@@ -182,11 +184,13 @@ def _kernels(
     forward = [
         build(program, covers, replace(states, save_states=True), (), ends),
         build(program, covers, reads, outputs, ()),
-        build(program, covers, replace(fused, save_states=True), outputs, ends),
     ]
+    walk = build(program, covers, replace(fused, save_states=True), outputs, ends)
+    on_chip = (walk,) if program.recurrence.part_of else leaving_values(walk, forward[1])
     if HALVED in more:
         walk = build(program, covers, by_halves(fused), outputs, ends)
-        forward[2:2] = [walk] if _adds_by_wgmma(program, covers, walk) and not walk.waits else []
+        forward += [walk] if _adds_by_wgmma(program, covers, walk) and not walk.waits else []
+    forward += on_chip
     chunkwise: list[tuple[Shape, tuple[Goal, ...], tuple[str, ...]]] = [(adjoint, (), adjoints)]
     for axis, other, name in (("i", "j", "key_gradients"), ("j", "i", "value_gradients")):
         goals = gradient_goals(program, axis)
@@ -196,7 +200,7 @@ def _kernels(
             chunkwise.append((Shape(name, doc, (axis,), other, reduces_heads=True), goals, ()))
     backward = [build(program, covers, *one) for one in chunkwise]
     goals = gradient_goals(program, "j")
-    if _walks_back_on_chip(program, goals, _adds_by_wgmma(program, covers, forward[-1])):
+    if _walks_back_on_chip(program, goals, _adds_by_wgmma(program, covers, on_chip[0])):
         doc = "Gradients of the values of a sequence, walking back; the state's gradient stays on chip."
         fused = Shape("fused_value_gradients", doc, ("j",), None, "reverse", ("i",), save_states=True)
         walk = for_mild_gates(build(program, covers, fused, goals, adjoints))

@@ -13,7 +13,7 @@ and make gradients of values in all runs. (The same, with backward: gla 4.04 ms 
 gradients of states alone and another kernel those of values; 0.83 for 1.04, 1.63 for 1.85; hgrn2 4.82 for 5.80; rwkv6
 6.05 for 6.68.) That is CHUNK by CHUNK numbers of each chunk more to keep.
 
-Gates on values decay what scores have multiplied, for which a walk would need halves of its own.
+Gates on values decay what scores have multiplied, for which a walk would need halves of its own (see beyond.py).
 """
 
 from __future__ import annotations
@@ -21,24 +21,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glagen.ir.chunk import ChunkProgram, Operand
-from glagen.ir.expr import Expr, Ref, rewrite
-from glagen.ir.kernel import WALKS, Assign, BlockLine, Blocks, Depth, Kernel, Line, Loop, RowSum
-from glagen.ir.tuned import HALVED, ON_CHIP, STRONG, Tuned
+from glagen.ir.kernel import Blocks, Depth, Kernel, Loop
+from glagen.ir.tuned import BEYOND, HALVED, ON_CHIP, STRONG, WALKS, Tuned
+from glagen.schedule.anchor import with_one_anchor
 from glagen.schedule.apart import made_apart, maker_of
+from glagen.schedule.beyond import given_scores
 from glagen.schedule.covers import Cover
 from glagen.schedule.tile import matrix
 from glagen.schedule.tiles import gated_sides
 
-# The masks of a cover's blocks where the whole chunk is one.
-MILD = {"%decayed": "%past", "%decayed_T": "%past_T", "%same": "%earlier", "%same_T": "%earlier_T"}
-ALL_ROWS = {"leaf": "through", "leaf_before": "before", "leaf_T": "from", "leaf_before_T": "after"}  # and of row sums
-
 
 def are_for_strong_gates(program: ChunkProgram, covers: dict[str, Cover]) -> bool:
-    """Are scores made for walks where gates are strong? If keys have such gates, and values none."""
+    """Are scores made for walks where gates are strong? If keys have such gates."""
     sides = gated_sides(program)
     guarded = any(cover.finds_depth for cover in covers.values())
-    return guarded and "K" in sides and "V" not in sides and not program.recurrence.part_of
+    return guarded and "K" in sides and not program.recurrence.part_of
 
 
 def changes_bits(x: Tuned) -> bool:
@@ -63,6 +60,8 @@ def with_scores(
     takers = {k.name for k in kernels if measured and "j" in k.owned and k.name not in WALKS and not k.given} - own
     taken = dict.fromkeys(takers, made_apart) | dict.fromkeys({*ON_CHIP} & own, given_scores_of_strong)
     found = tuple(taken[k.name](k, apart) if k.name in taken else k for k in kernels)
+    if any(k.late for k in found):  # then they are there for what adds to the outputs of this walk
+        found = tuple(given_scores(k, apart) if k.name == BEYOND else k for k in found)
     return (maker, *found) if any(kernel.ready for kernel in found) else kernels
 
 
@@ -75,36 +74,6 @@ def given_scores_of_strong(kernel: Kernel, matrices: tuple[Operand, ...]) -> Ker
     made = {x.name for block in blocks for x in block.body if x.accumulate or x.name in tiles}
     if not made or made - tiles:
         return kernel
-    mild = [x for line in kernel.body for x in ((line,) if isinstance(line, Loop) else _of_mild(line, gates))]
+    mild = [x for line in kernel.body for x in ((line,) if isinstance(line, Loop) else with_one_anchor(line, gates))]
     taken = made_apart(replace(kernel, body=tuple(mild)), matrices)
     return replace(taken, late=True) if taken.ready else kernel
-
-
-def _of_mild(line: Line, gates: set[str]) -> tuple[Line, ...]:
-    """What is left of a line where these gates are mild."""
-    match line:
-        case Depth():
-            return ()
-        case Blocks(kind="own", gate=gate) if gate in gates:
-            return (replace(line, depth="", by_row=False),)
-        case Blocks(kind="guard", gate=gate, body=body) if gate in gates:
-            return tuple(_of_whole(x) for x in body)
-        case Blocks(gate=gate) if gate in gates:
-            return ()
-        case _:
-            return (line,)
-
-
-def _of_whole(line: BlockLine) -> BlockLine:
-    """A block's line, of all pairs of rows of the chunk."""
-
-    def mask(x: Expr) -> Expr | None:
-        return replace(x, name=MILD[x.name]) if isinstance(x, Ref) and x.name in MILD else None
-
-    match line:
-        case Assign():
-            return replace(line, expr=rewrite(line.expr, mask))
-        case RowSum(select=select):
-            return replace(line, select=ALL_ROWS.get(select, select))
-        case _:
-            return line

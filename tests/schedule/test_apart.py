@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from glagen.errors import Source
-from glagen.ir.kernel import WALKS, Blocks, Depth, Kernel, Load, read, written
+from glagen.ir.kernel import Blocks, Depth, Kernel, Load, read, written
 from glagen.ir.schedule import Ensemble, Options, Schedule
-from glagen.ir.tuned import ON_CHIP
+from glagen.ir.tuned import ON_CHIP, WALKS
 from glagen.pipeline import compile_spec, plan
 from tests.numerics.helpers import SPECS, document_of, scores_apart, spec_text
 
@@ -61,8 +61,9 @@ def test_without_a_table_they_are_for_strong_gates_alone(name):
     """Of keys; then for walks on chip, whose other runs make their own."""
     planned = plan(document_of(spec_text(name)), Options(tuned=()))
     for part in planned.parts if isinstance(planned, Ensemble) else (planned,):
-        of_keys = name in ("gla", "gla_sigmoid", "hgrn2", "rwkv6")
-        assert {k.name for k in part.kernels if k.ready} == ({*ON_CHIP} if of_keys else set())
+        walks = {"gla_kv": {ON_CHIP[0]}} | dict.fromkeys(("gla", "gla_sigmoid", "hgrn2", "rwkv6"), {*ON_CHIP})
+        of_keys = name in walks
+        assert {k.name for k in part.kernels if k.ready} == walks.get(name, set())
         assert all(k.late == bool(k.spared) for k in part.kernels)
         assert ("scores" in {k.name for k in part.kernels}) == of_keys
     text = compile_spec(Source(f"{name}.yaml", spec_text(name)), Options(tuned=()))
