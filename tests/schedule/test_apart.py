@@ -61,7 +61,7 @@ def test_without_a_table_they_are_for_strong_gates_alone(name):
     """Of keys; then for walks on chip, whose other runs make their own."""
     planned = plan(document_of(spec_text(name)), Options(tuned=()))
     for part in planned.parts if isinstance(planned, Ensemble) else (planned,):
-        walks = {"gla_kv": {ON_CHIP[0]}} | dict.fromkeys(("gla", "gla_sigmoid", "hgrn2", "rwkv6"), {*ON_CHIP})
+        walks = {"gla_kv": {ON_CHIP[0]}} | {key: {*ON_CHIP} for key in ("gla", "gla_sigmoid", "hgrn2", "rwkv6")}
         of_keys = name in walks
         assert {k.name for k in part.kernels if k.ready} == walks.get(name, set())
         assert all(k.late == bool(k.spared) for k in part.kernels)
