@@ -146,6 +146,7 @@ def _opening(line: Blocks, chunk: int, language: Language) -> tuple[list[str], l
                 ("alike", f"(row // {leaf})[:, None] == (row // {leaf})[None, :]", ()),
                 ("same", same, ("alike",)),
                 ("same_or_own", f"({same}) | (({ROW} == {OTHER}) & ({row} > 0))", ("alike",)),
+                ("decayed", "same if FEW else same_or_own", ("same", "same_or_own")),
                 ("leaf", f"alike & ({ROW} >= {OTHER}){sums}", ("alike",)),
                 ("leaf_before", f"alike & ({ROW} > {OTHER}){sums}", ("alike",)),
             ]

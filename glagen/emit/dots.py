@@ -36,7 +36,7 @@ class KernelDots(KernelStores):
             product = f"tl.dot({x}, {y}, {name}, {precision})"
             masked = f"tl.where({line.mask}, {product}, {name})"
             # with few rows, each has its score with itself by another product
-            few = " and not FEW" * (line.mask == "decayed")
+            few = " and not FEW" * (line.mask in ("decayed", "past"))
             late = f"{product} if MILD{few} else " if line.name in self.masked_late else ""
             self._line(f"{name} = {late}{masked}")
             return
@@ -49,5 +49,5 @@ class KernelDots(KernelStores):
         value = super()._stored(store)
         if store.tile not in self.masked_late:
             return value
-        mask = "earlier" if self.masked_late[store.tile] == "same" else "causal"
+        mask = "earlier" if self.masked_late[store.tile] in ("same", "earlier") else "causal"
         return f"tl.where({mask}, {value}, 0.0) if MILD else {value}"

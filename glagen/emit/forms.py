@@ -37,6 +37,9 @@ from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.tuned import ALONE, BEYOND, GIVEN, HALVED
 
+# Chunks that may be taken in turn by a program that is to have none of two walks: of a sequence's, and of a piece's.
+OF_ONE_WALK = f"math.gcd(slots // B, _blocks(slots // B, pieces)) if {PACKED} is None else 1"
+
 
 def launches(program: ChunkProgram, kernels: dict[str, KernelText], doubled: bool) -> list[str]:
     """The module's functions that run the forward and the backward on Triton. `doubled`: how many steps a chunk has
@@ -174,8 +177,9 @@ def _with_less(program: ChunkProgram, kernels: dict[str, KernelText], saved: dic
 
 
 def _added(program: ChunkProgram, text: KernelText) -> list[str]:
-    """What a walk has left out of outputs. There is none where nothing is strong."""
-    return [*configure(program, text), *start(program, text, {}, passes="[1:]")]
+    """What a walk has left out of outputs. It is nothing where nothing is strong; but there are no scores there."""
+    within = OF_ONE_WALK if text["kernel"].given else ""
+    return [*configure(program, text, within=within), *start(program, text, {}, passes="[1:]")]
 
 
 def _kept_for_backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
@@ -193,7 +197,6 @@ def _with_right_states(program: ChunkProgram, kernels: dict[str, KernelText], la
     """The walk along what is strong for chunk states, and outputs of all its chunks at once, by these."""
     text, reads, name = kernels["fused"], kernels["outputs"], identifier(program.states[0].name)
     late = {o.name: f"{identifier(o.name)} if {name} is None else None" for o in program.outputs}
-    each = "math.gcd(slots // B, _blocks(slots // B, pieces))"  # of the chunks of a sequence, and of a piece
     scores = scores_made(program, kernels, of_strong=True) if wait_for_walks(kernels) else []
     return [
         *start(program, text, late | last, passes="[3:]", by_threads=True),
@@ -202,7 +205,7 @@ def _with_right_states(program: ChunkProgram, kernels: dict[str, KernelText], la
             [
                 "strong = again.view(N, H, -1)",
                 # others have no states
-                *configure(program, reads, within=f"{each} if {PACKED} is None else 1", strong=True),
+                *configure(program, reads, within=OF_ONE_WALK, strong=True),
                 *scores,
                 *start(program, reads, {}, passes="[1:]"),
             ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glagen.ir.expr import Expr, Ref, rewrite
-from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Line, RowSum
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Dot, Line, RowSum
 
 # The masks of a cover's blocks where the whole chunk is one.
 WHOLE = {"%decayed": "%past", "%same": "%earlier", "%same_or_own": "%causal"}
@@ -37,6 +37,8 @@ def _of_whole(line: BlockLine) -> BlockLine:
     match line:
         case Assign():
             return replace(line, expr=rewrite(line.expr, mask))
+        case Dot(mask=name) if name:
+            return replace(line, mask=WHOLE[f"%{name}"].removeprefix("%"))
         case RowSum(select=select):
             return replace(line, select=ALL_ROWS.get(select, select))
         case _:

@@ -13,6 +13,7 @@ from glagen.ir.kernel import Kernel, Ready, read, written
 from glagen.schedule.covers import Cover
 from glagen.schedule.kernels import Goal, Shape, build, needed
 from glagen.schedule.order import pruned
+from glagen.schedule.reach import by_reach
 from glagen.schedule.tile import axes_of, matrix
 
 
@@ -36,7 +37,7 @@ def maker_of(
     more = ", and what else a walk is given," if operands else ","
     doc = f"The scores of one chunk{more} for kernels that hold a block of value columns at a time."
     goals = tuple(Goal(x.name, (x,)) for x in apart)
-    return build(program, covers, Shape("scores", doc, (), "i", makes_sums=True), goals, (), operands)
+    return by_reach(build(program, covers, Shape("scores", doc, (), "i", makes_sums=True), goals, (), operands))
 
 
 def made_apart(kernel: Kernel, matrices: tuple[Operand, ...]) -> Kernel:

@@ -5,11 +5,10 @@ growths of eight rows. A walk has no registers for that, and nothing else to do 
 the chunk's outputs, and does all else as it does for mild gates. Another kernel adds what they write within the chunk,
 for all chunks at once, and needs no states for that, so that none are stored unless somebody asks for them. (H200,
 Triton 3.6.0, bf16, gates of -4 softplus of normal numbers, forward, ms, for a walk that stores chunk states, and
-outputs by these, B4 T4096 H64 K=V=128: gla_v 0.73 + 0.52 for 0.50 + 0.85; gla_kv, whose scores take 0.46, 0.92 + 0.45
-for 0.98 + 1.79. B32 T2048 H16 K=V=64: 0.26 + 0.26 for 0.24 + 0.38, and 0.24, 0.38 + 0.22 for 0.35 + 0.67.)
+outputs by these, B4 T4096 H64 K=V=128: gla_v 0.73 + 0.52 for 0.50 + 0.85; gla_kv, whose scores take 0.41, 0.92 + 0.45
+for 0.98 + 1.79. B32 T2048 H16 K=V=64: 0.26 + 0.26 for 0.24 + 0.38, and 0.22, 0.38 + 0.22 for 0.35 + 0.67.)
 
-From LIMIT on, a value goes over from one to the other within a nat, so that nothing is lost, or there twice, if their
-sums differ in the last bit. Until then all of it is the walk's, whose bits are those of the other runs.
+Until a value goes over (see reach.py) all of it is the walk's, whose bits are those of the other runs.
 """
 
 from __future__ import annotations
@@ -17,12 +16,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glagen.ir.chunk import Operand
-from glagen.ir.expr import Apply, Ref, apply, factors, number, ref, times
-from glagen.ir.kernel import Assign, Blocks, Depth, Dot, Kernel, Line, Load, Loop, RowSum, lines_of, read, written
+from glagen.ir.kernel import Assign, Blocks, Depth, Kernel, Line, Load, Loop, RowSum, lines_of, read, written
 from glagen.ir.tuned import BEYOND
 from glagen.schedule.anchor import with_one_anchor
 from glagen.schedule.apart import made_apart
-from glagen.schedule.tile import tile
+from glagen.schedule.reach import is_growth, shares, with_share, within_reach
 
 DOC = "What values beyond the reach of one growth add to the outputs of their chunk."
 
@@ -40,11 +38,12 @@ def leaving_values(walk: Kernel, outputs: Kernel) -> tuple[Kernel, ...]:
     if not (_only_adds(walk, gate) and _only_adds(outputs, gate)):
         return (walk,)
     left = [y for x in walk.body for y in ((x,) if isinstance(x, Loop) else with_one_anchor(x, {gate}))]
-    growths = [x for x in left if isinstance(x, Assign) and x.name.startswith(f"{gate}_up_anchored")]
-    limited = {x: _within_reach(x, gate) for x in growths}
-    if not growths or not all(limited.values()):
-        return (walk,)
-    body = [y for x in left for y in (limited[x] if isinstance(x, Assign) and x in limited else [x])]
+    body: list[Line | Loop] = []
+    for x in left:
+        limited = within_reach(x, gate) if isinstance(x, Assign) and is_growth(x, gate) else x
+        if limited is None:
+            return (walk,)
+        body += [x, shares(x, gate)[0]] if isinstance(x, RowSum) and x.name == gates[0].since else [limited]
     return replace(walk, body=tuple(body), leaves_values=True), _beyond(outputs, gate, gates[0].since)
 
 
@@ -68,7 +67,7 @@ def _only_adds(kernel: Kernel, gate: str) -> bool:
     outputs = {store.tile for store in kernel.stores}
     others = [x for x in kernel.lines if x not in strong]
     used = {name for x in others for name in read(x)} | outputs
-    adds = all({*written(x)} & used <= outputs and _weighed(x, ref("")) is not None for x in strong)
+    adds = all({*written(x)} & used <= outputs and with_share(x, gate, "j") for x in strong)
     return adds and {x.kind for x in blocks} == {"guard", "eights", "bisect"} and not outputs & _all_read(kernel)
 
 
@@ -77,28 +76,16 @@ def _all_read(kernel: Kernel) -> set[str]:
     return {n for x in kernel.lines for n in read(x)} | {n for scan in kernel.scans for n in scan.reads}
 
 
-def _within_reach(line: Assign, gate: str) -> list[Line]:
-    """The lines for a growth of values, without what it does not reach. None if it is not as shift.py makes it."""
-    match line.expr:
-        case Apply(function="lowered", args=(Apply(function="max", args=(Ref() as sums, _)),)) if line.strong is None:
-            share = Assign(f"{gate}_reached", line.axes, apply("reached", sums))
-            growth = apply("lowered", apply("max", sums, ref("%-LIMIT - 1.0")))
-            return [share, replace(line, expr=times(growth, tile(share.name, *line.axes)))]
-    return []
-
-
 def _beyond(outputs: Kernel, gate: str, since: str) -> Kernel:
     """The kernel that adds what is left out, in place of the one that makes all."""
-    axes = next(x.axes for x in outputs.lines if isinstance(x, RowSum) and x.name == since)
-    share = Assign(f"{gate}_unreached", axes, apply("sub", number(1), apply("reached", tile(since, *axes))))
 
     def of(x: Line) -> list[Line]:
         match x:
             case Blocks() if x.gate == gate:
-                weighed = None if x.kind == "guard" else _weighed(x, tile(share.name, *axes))
+                weighed = None if x.kind == "guard" else with_share(x, gate, "j")
                 return [] if weighed is None else [weighed]
             case RowSum() if x.name == since:
-                return [x, share]
+                return [x, *shares(x, gate)]
             case Depth() if x.source.name == gate:
                 return [replace(x, always=True)]
             case _:
@@ -117,19 +104,3 @@ def _beyond(outputs: Kernel, gate: str, since: str) -> Kernel:
     stores = tuple(replace(x, adds=True) for x in outputs.stores if x.tile in made)
     looped = outputs.looped if any(isinstance(x, Loop) for x in body) else None
     return replace(outputs, name=BEYOND, doc=DOC, body=tuple(body), stores=stores, looped=looped)
-
-
-def _weighed(blocks: Blocks, share: Ref) -> Blocks | None:
-    """Blocks of whose values only a share counts; None if they have any but in products."""
-    products = [x for x in blocks.body if isinstance(x, Dot)]
-    values = {o.name for x in products for o in (x.x, x.y) if {"s", "j"} == set(o.indices)}
-    made = {x.name for x in blocks.body if isinstance(x, Assign) and not (x.accumulate or x.mild or x.strong)}
-    if not values or not values <= made or len(products) != len(values):
-        return None
-
-    def line(x: Assign) -> Assign:
-        """With the share next to the value, so that compilers multiply them once for all blocks."""
-        first, *growth = factors(x.expr)
-        return replace(x, expr=times(first, share, *growth)) if x.name in values else x
-
-    return replace(blocks, body=tuple(line(x) if isinstance(x, Assign) else x for x in blocks.body))

@@ -140,8 +140,8 @@ def test_scores_that_are_sums_over_a_loop_are_masked_once_for_mild_gates(name):
     text = kernels(name)[f"{name}_scores_kernel"]
     (line,) = re.findall(r"scores = (tl\.dot\(.*)", text)
     plain, condition, masked = re.fullmatch(r"(.*) if (MILD(?: and not FEW)?) else (tl\.where\(.*)", line).groups()
-    mask, within = ("same", "earlier") if name == "rwkv6" else ("decayed", "causal")
-    assert masked == f"tl.where({mask}, {plain}, scores)" and condition.endswith("FEW") == (mask == "decayed")
+    mask, within = ("earlier", "earlier") if name == "rwkv6" else ("past", "causal")
+    assert masked == f"tl.where({mask}, {plain}, scores)" and condition.endswith("FEW") == (mask == "past")
     assert re.findall(r"tl\.store\(scores_out_ptr.*", text)[0].endswith(
         f", tl.where({within}, scores, 0.0) if MILD else scores)"
     )
