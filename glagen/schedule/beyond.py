@@ -20,7 +20,7 @@ from glagen.ir.kernel import Assign, Blocks, Depth, Kernel, Line, Load, Loop, Ro
 from glagen.ir.tuned import BEYOND
 from glagen.schedule.anchor import with_one_anchor
 from glagen.schedule.apart import made_apart
-from glagen.schedule.reach import is_growth, shares, with_share, within_reach
+from glagen.schedule.reach import is_growth, reached, shares, with_share, within_reach
 
 DOC = "What values beyond the reach of one growth add to the outputs of their chunk."
 
@@ -40,10 +40,13 @@ def leaving_values(walk: Kernel, outputs: Kernel) -> tuple[Kernel, ...]:
     left = [y for x in walk.body for y in ((x,) if isinstance(x, Loop) else with_one_anchor(x, {gate}))]
     body: list[Line | Loop] = []
     for x in left:
-        limited = within_reach(x, gate) if isinstance(x, Assign) and is_growth(x, gate) else x
-        if limited is None:
-            return (walk,)
-        body += [x, shares(x, gate)[0]] if isinstance(x, RowSum) and x.name == gates[0].since else [limited]
+        if isinstance(x, Assign) and is_growth(x, gate):
+            limited = within_reach(x, gate)
+            if limited is None:
+                return (walk,)
+            body += [reached(gates[0].since, gate, x.axes), limited]
+        else:
+            body.append(x)
     return replace(walk, body=tuple(body), leaves_values=True), _beyond(outputs, gate, gates[0].since)
 
 

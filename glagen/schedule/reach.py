@@ -58,9 +58,14 @@ def _shared(lines: tuple[Line, ...], gate: str, since: str) -> tuple[Line, ...]:
 
 def shares(since: RowSum, gate: str) -> list[Line]:
     """The lines that say how much of each step a growth reaches, and how much it does not."""
-    reached = Assign(f"{gate}_reached", since.axes, apply("reached", tile(since.name, *since.axes)))
-    rest = apply("sub", number(1), tile(reached.name, *since.axes))
-    return [reached, Assign(f"{gate}_unreached", since.axes, rest)]
+    share = reached(since.name, gate, since.axes)
+    rest = apply("sub", number(1), tile(share.name, *since.axes))
+    return [share, Assign(f"{gate}_unreached", since.axes, rest)]
+
+
+def reached(since: str, gate: str, axes: tuple[str, ...]) -> Assign:
+    """The line that says how much of each step a growth reaches, by its gates' sums since the chunk's start."""
+    return Assign(f"{gate}_reached", axes, apply("reached", tile(since, *axes)))
 
 
 def is_growth(line: Line, gate: str) -> bool:
