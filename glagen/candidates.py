@@ -10,7 +10,19 @@ import torch
 from glagen.bench import Workload
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Schedule
-from glagen.ir.tuned import ALONE, GIVEN_KERNELS, HALVED, IN_HALVES, SHARED, SHARING, Heads, Tuned, merged, power
+from glagen.ir.tuned import (
+    ALONE,
+    BEYOND,
+    GIVEN_KERNELS,
+    HALVED,
+    IN_HALVES,
+    SHARED,
+    SHARING,
+    Heads,
+    Tuned,
+    merged,
+    power,
+)
 from glagen.schedule.tiles import ALONE_TILES, HALVED_TILES, WIDE, gated_sides
 
 DTYPE = torch.bfloat16
@@ -34,6 +46,8 @@ def tile(kernel: Kernel, workload: Workload) -> tuple[int, int]:
 def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: torch.device) -> Table:
     """Configurations worth trying: tiles no wider than the heads, which threads can hold. They have no times yet."""
     like = configuration(planned, called(kernel), workload, device)
+    if kernel.name == BEYOND:  # which has no other run
+        like = replace(like, workload=where_strong(workload))
     keys, values = (sorted({min(size, extent) for size in COLUMNS}) for extent in (like.K, like.V))
     found = itertools.product(
         [like.K] if "i" in kernel.whole else keys,
@@ -46,6 +60,11 @@ def candidates(planned: Schedule, kernel: Kernel, workload: Workload, device: to
         for key, value, warps, (stages, run) in found
         if FEWEST <= key * value / (32 * warps) <= MOST
     )
+
+
+def where_strong(workload: Workload) -> str:
+    """What a run for strong gates was measured in."""
+    return f"{workload}, strong gates"
 
 
 def called(kernel: Kernel) -> str:

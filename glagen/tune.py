@@ -37,6 +37,7 @@ from glagen.candidates import (
     tile,
     turned,
     walks_given,
+    where_strong,
 )
 from glagen.configurations import Oracle, forward_time, is_built, is_right, kernel_time, op_time, timed_on
 from glagen.errors import Source
@@ -181,11 +182,10 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
             crowd += _built(oracle, merged(base, kept), [y for x in crowd for y in turned(kernel, x)], ask, say)
             more.append(_Trial(crowded, merged(base, kept), crowd, given))
         if name := apart.get(kernel.name):
-            where = f"{workload}, strong gates"
             fits = _of(kernel.name, (*built, *turns))
             if kernel.name in planned.by_tiles:
                 fits = tuple(x for x in fits if x.block_K == keys)
-            strong = [replace(x, kernel=name, workload=where) for x in fits]
+            strong = [replace(x, kernel=name, workload=where_strong(workload)) for x in fits]
             beside = merged(base, kept)
             more.append(_Trial(name, beside, _built(oracle, beside, strong, ask, say), hard))
     yield from _best(oracle, more, ask, say)

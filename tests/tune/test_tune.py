@@ -20,7 +20,19 @@ from glagen.bench import Workload
 from glagen.cli import main
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import ALONE, BOTH, CROWDED, GIVEN_KERNELS, HALVED, IN_HALVES, SHARED, SHARING, STRONG, read_table
+from glagen.ir.tuned import (
+    ALONE,
+    BEYOND,
+    BOTH,
+    CROWDED,
+    GIVEN_KERNELS,
+    HALVED,
+    IN_HALVES,
+    SHARED,
+    SHARING,
+    STRONG,
+    read_table,
+)
 from glagen.jobs import answers
 from glagen.loader import import_text
 from glagen.parse import parse
@@ -130,6 +142,23 @@ def test_kernels_are_tuned_where_they_run(tmp_path):
     for _, kernel, key, workload in kept:
         assert (key, workload) == ("16", f"{where}, strong gates" if kernel.endswith(STRONG) else where)
     assert [n for n in "1234567" if f"building {n} configurations" in run.stdout] == ["1", "3", "7"]
+
+
+def test_what_runs_for_strong_gates_alone_is_timed_on_those(monkeypatch):
+    pytest.importorskip("triton")
+    timed: dict[str, set[str]] = {}
+
+    def time(source, kernel, table, given):
+        timed.setdefault(kernel, set()).add(given)
+        return 1.0 if not table else 0.5
+
+    monkeypatch.setattr(work, "call", lambda *given: given[-1])
+    monkeypatch.setattr(tuning, "kernel_time", time)
+    source = Source("gla_v.yaml", spec_text("gla_v"))
+    oracle = work.Oracle(source, TINY, CPU, Case(2, 40, 2, 16, 32), Path("not read"))
+    found = {x.kernel: x for x in tuning._measured(oracle, "mild", yes, print, ())}
+    assert timed[BEYOND] == timed[f"outputs{STRONG}"] == {work.HARD} and timed["outputs"] == {"mild"}
+    assert found[BEYOND].workload == f"{found['outputs'].workload}, strong gates"
 
 
 @pytest.mark.parametrize(
