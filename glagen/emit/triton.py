@@ -285,11 +285,11 @@ class KernelPrinter(KernelDots):
         found = f"_depth({source}, {float(line.limit)})"
         if line.since:
             most = "LIMIT" if line.shifted else float(line.limit)
-            bounded = "TERMS == 2" if line.bounded else "False"
+            bounded = "TERMS == 2" if line.bounded and not line.always else "False"
             found = f"_row_depths({source}, {identifier(line.since)}, {float(line.limit)}, {most}, LEVELS, {bounded})"
             if line.always:
                 eights = f"tl.full({shape(line.axes)}, {EIGHTS}, tl.int32)"
-                found = f"({eights} if TERMS == 2 else {found.replace('TERMS == 2', 'False')})"
+                found = f"({eights} if TERMS == 2 else {found})"
         elif line.bounded:
             found = f"({EIGHTS} if TERMS == 2 else {found})"
         self._line(f"{identifier(line.name)} = {found} if STRONG else 0")

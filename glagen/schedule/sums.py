@@ -70,12 +70,8 @@ def adds_in_order(kernel: Kernel) -> bool:
     mild: what strong ones ask for, and a step's own score where steps are few, are sums for themselves."""
     inside = [line for item in kernel.body if isinstance(item, Loop) for line in item.body]
     mild: list[Line] = [x for x in inside if not isinstance(x, Blocks)]
-    mild += [
-        y
-        for x in inside
-        if isinstance(x, Blocks) and x.kind != "own" and (x.kind == "guard" or not x.depth)
-        for y in x.body
-    ]
+    blocks = [x for x in inside if isinstance(x, Blocks) and x.kind != "own"]
+    mild += [y for x in blocks if x.kind == "guard" or not x.depth for y in x.body]
     return not any(x.accumulate for x in mild if isinstance(x, Assign | RowSum))
 
 
