@@ -31,7 +31,7 @@ WAYS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("saved", {"_multiprocessors": lambda: 1}),
     ("saved", {"_multiprocessors": lambda: 10**6, "LONG": 1, "PIECE": 1}),
 )
-LAUNCH_OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
+LAUNCH_OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
 TYPES = {
     torch.float64: "fp64",
     torch.float32: "fp32",
@@ -108,7 +108,8 @@ def launches(
     found: dict[tuple[Any, ...], Launch] = {}
 
     def record(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        one = self.fn.__name__, *(options.get(name) for name in ("STRONG", "PEEK", "FAR", "TMA", "num_warps"))
+        told = ("STRONG", "PEEK", "FAR", "TMA", "num_warps", "maxnreg")
+        one = self.fn.__name__, *(options.get(name) for name in told)
         found.setdefault(one, Launch(self, args, options))
 
     op, step = getattr(module, document.name), getattr(module, f"{document.name}_step")

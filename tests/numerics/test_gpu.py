@@ -409,7 +409,7 @@ def test_scores_that_a_kernel_of_their_own_makes(name, case):
 
 
 @pytest.mark.parametrize("columns", [64, 128])
-@pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v", "hgrn2", "rwkv6"])
+@pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_sigmoid", "gla_v", "hgrn2", "rwkv6"])
 def test_without_gradients_outputs_have_the_same_bits_on_chip(name, columns):
     """Chunk states are then dropped, but for those of sequences that run again: one here is mild, the other strong."""
     document, module = document_of(spec_text(name)), generated(name)

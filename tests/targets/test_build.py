@@ -169,6 +169,29 @@ assert sorted(x["num_warps"] for x in mild) == [4, 8], mild
     ran(code, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["gla", "gla_sigmoid", "hgrn2", "rwkv6"])
+def test_strong_walks_of_fewer_registers_spill_next_to_nothing(name, tmp_path):
+    """Along what is strong, in tiles of 64 by 64, without chunk states (see `_spared` in a module)."""
+    pytest.importorskip("triton")
+    code = """
+import sys
+from pathlib import Path
+import torch
+from glagen import targets
+from glagen.loader import import_path
+from glagen.parse import parse, read
+name = sys.argv[1]
+module, document = import_path(Path(f"generated/{name}.py"), "generated"), parse(read(Path(f"specs/{name}.yaml")))
+launched = targets.launches(module, document, torch.bfloat16, 64, 64, 9)
+[spared] = [x for x in launched if "maxnreg" in x.options]
+assert spared.options["STRONG"] and spared.kernel.fn.__name__ == f"{name}_fused_kernel", spared
+with targets._pretend(module, 9):
+    built = targets._compile(module, spared, targets.parse_target("sm_90"), torch.bfloat16, 64, 64)
+assert built.registers <= 128 and built.spills <= 64, built  # bytes
+"""
+    ran(code, tmp_path, name)
+
+
 @pytest.mark.parametrize(("name", "K", "V"), [("gla", 256, 512), ("simple_gla", 128, 128), ("linear_attn", 128, 256)])
 def test_walks_that_are_given_their_operands_have_them_in_shared_memory(name, K, V, tmp_path):
     """All products are wgmma's, and none has an operand in registers; with states stored, and without."""

@@ -82,6 +82,29 @@ def test_half_as_many_threads_take_what_leaves_them_room(old, new, fits, monkeyp
         assert module._crowded("fused", config, 1000, 128, 128, torch.float16) is config
 
 
+def test_small_tiles_of_strong_walks_have_fewer_registers_where_programs_are_many(monkeypatch):
+    """Two of the usual size a multiprocessor run at once anyway. Wider tiles need all, and so do those of a rule."""
+    pytest.importorskip("triton")
+    module = import_text(compile_spec(Source("gla.yaml", spec_text("gla")), Options()))
+    monkeypatch.setattr(module, "_capability", lambda: 9)
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
+    small, wide = (module._config("fused", n, n, torch.bfloat16) for n in (64, 128))
+    assert module._spared(small, 264) is small
+    assert module._spared(small, 265) == small | {"maxnreg": 128}
+    assert module._spared(small, 265) is module._spared(small, 1000)  # what was built is looked up by that
+    assert module._spared(wide, 1000) is wide
+    ruled = module._config("fused", 64, 64, torch.float16)
+    assert module._spared(ruled, 1000) is ruled
+
+
+@pytest.mark.parametrize(("name", "spares"), [("gla", True), ("hgrn2", True), ("gla_v", False), ("gla_kv", False)])
+def test_which_walks_may_have_fewer_registers(name, spares):
+    """Those given scores of strong gates; what holds values back would spill. Without a table nobody has."""
+    source = Source(f"{name}.yaml", spec_text(name))
+    assert ("_spared(" in compile_spec(source, Options())) == spares
+    assert "_spared(" not in compile_spec(source, Options(tuned=()))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
