@@ -35,11 +35,8 @@ from glagen.emit.states import stores_ahead
 from glagen.emit.walks import entered, looked, of_whole, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.kernel import Kernel
-from glagen.ir.tuned import ALONE, BEYOND, GIVEN, HALVED, Tuned
+from glagen.ir.tuned import ALONE, BEYOND, GIVEN, HALVED
 
-# Columns of keys times those of values in a tile whose threads may do with fewer registers (see `may_spare`).
-SPARED_TILE = 64 * 64
 # Chunks that may be taken in turn by a program that is to have none of two walks: of a sequence's, and of a piece's.
 OF_ONE_WALK = f"math.gcd(slots // B, _blocks(slots // B, pieces)) if {PACKED} is None else 1"
 
@@ -222,19 +219,6 @@ def _crowded(text: KernelText) -> str:
     other = f'_crowded("{text["role"]}", config, {count}, K, V, dtype)'
     other = other if stores_ahead(text["kernel"]) else f"config if kept else {other}"
     return other if text["crowds"] else "config"
-
-
-def may_spare(kernel: Kernel, table: tuple[Tuned, ...]) -> bool:
-    """May a walk along what is strong do with half of the registers that threads may have? If it is given scores, holds
-    no values back, and has tiles that were measured to be small.
-
-    (H200, Triton 3.6.0, bf16, B32 T2048 H16 K=V=64, gates of -4 softplus of normal numbers, forward without gradients,
-    ms: gla 0.49 -> 0.43, hgrn2 0.49 -> 0.48, rwkv6 0.50 -> 0.49; the walk alone 0.255 -> 0.196, 0.230 -> 0.217, 0.261
-    -> 0.250. It is no gain where states are stored, 1.60 -> 1.62 with backward, nor where values have gates, for
-    threads then spill: gla_v 0.53 -> 0.69, gla_kv 0.83 -> 1.03.)
-    """
-    small = any(x.kernel == kernel.name and x.block_K * x.block_V <= SPARED_TILE for x in table)
-    return kernel.name == "fused" and kernel.late and not kernel.leaves_values and small
 
 
 def _spared(text: KernelText) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 import glagen
-from glagen.emit.forms import SPARED_TILE, launches, may_spare
+from glagen.emit.forms import launches
 from glagen.emit.helpers import HELPER_NEEDS, TRITON_HELPERS, TWIN_HELPERS
 from glagen.emit.interface import default_lines, interface, lead
 from glagen.emit.memory import BLOCK, BOUND, EXTENT, READS
@@ -118,7 +118,6 @@ def _context(schedule: Schedule) -> dict[str, Any]:
     run += launches(program, roles, doubled)
     kept = ["kept", *walk_operands(roles)]
     wide = schedule.fused_by_rule if any(n > schedule.fused_by_rule for _, n in schedule.faster_fused) else 0
-    spares = any(k["spares"] for k in kernels)
     context: dict[str, Any] = {
         "name": rec.name,
         "op": rec.part_of or rec.name,  # what messages call it
@@ -162,15 +161,14 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "notes_of_chunks": any(k["own_notes"] for k in kernels),
         "strong_tiles": STRONG if any(k["strong_tiles"] for k in kernels) else "",
         "crowded": CROWDED if any(k["crowds"] for k in kernels) else "",
-        "spares": spares,
-        "spared_tile": SPARED_TILE,
+        "spared_tile": schedule.spared_tile,
         "from_shared": [roles[name]["function"] for name in schedule.from_shared],
         "stores_by_tma": bool(schedule.stored_by_tma),
         "loads_by_tma": tiled,
         "fetches": bool(re.search(r"\b_fetch\(", text)),
         "whole": any(k["alone"] and k["tiled"] for k in kernels),
         "by_tma": tiled or bool(schedule.stored_by_tma),
-        "asks_measured": wide or spares or any(name in WALKS for name in schedule.stored_by_tma),
+        "asks_measured": wide or schedule.spared_tile or any(name in WALKS for name in schedule.stored_by_tma),
         "in_turn": in_turn,
         "longer": any(k["longer"] for k in kernels),
         "asks_first": any(k["asks_first"] for k in kernels),
@@ -228,7 +226,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "asks_first": of_chunks,  # others would spill registers for it: see README.md
         "strong_tiles": any(x.kernel == names[1] for x in schedule.tuned),
         "crowds": any(x.kernel == f"{kernel.name}{CROWDED}" for x in schedule.tuned),
-        "spares": may_spare(kernel, schedule.tuned),
+        "spares": kernel.name == "fused" and schedule.spared_tile > 0,
         "runs_twice": kernel.runs_twice,
         "is_told": kernel.late and kernel.of_gradients,
         "described": sorted(printer.described),

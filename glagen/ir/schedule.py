@@ -75,6 +75,9 @@ class Schedule:
     fused_by_wgmma: bool  # they are where GPUs have that, which is Hopper
     from_shared: tuple[str, ...]  # the kernels whose dots of 64 rows or more have both operands in shared memory
     stored_by_tma: tuple[str, ...]  # the kernels that may have Hopper's TMA store chunk states (see emit/states.py)
+    # Columns of keys times those of values in a tile that is small enough for a walk along what is strong, forward, on
+    # chip, which stores no states, to do with half of the registers that threads may have; 0: in none.
+    spared_tile: int
     exact_states: bool  # chunk states stay in float32 and are made of float32, whatever dots read them in
     tuned: tuple[Tuned, ...]  # those of its kernels
     doubled: tuple[Heads, ...]  # heads whose chunks have twice as many steps, as was measured to be faster

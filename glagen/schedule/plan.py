@@ -58,6 +58,7 @@ from glagen.schedule.tiles import (
     gated_sides,
     names_of,
     shipped,
+    spared_tile,
 )
 from glagen.schedule.wait import adds_from_shared, reads_from_shared
 
@@ -113,6 +114,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         by_wgmma,
         tuple(k.name for k in kernels if k.name in adding or reads_from_shared(k)),
         tuple(k.name for k in kernels if k.name in walks or (by_wgmma and k.whole and not k.waits)),
+        spared_tile(kernels, measured),
         exact,
         tuple(x for x in measured if x.kernel in names and not (of_strong and changes_bits(x))),
         tuple(dict.fromkeys(x.heads for x in measured if x.chunk > chunk)),

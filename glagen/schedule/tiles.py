@@ -2,7 +2,7 @@
 
 The rules are what was fastest on an H200 (torch 2.11, Triton 3.6.0, mma.sync, bf16, B4 T4096 H64 K=V=128) of some 400
 configurations, for gla, gla_v, gla_kv, simple_gla and linear_attn: four warps, each with as much as its registers hold
-(twice as many with half the registers are slower: 2.7 ms against 2.3 ms in gla's key gradients).
+(twice as many with half the registers are slower: 2.7 ms against 2.3 ms in gla's key gradients; but see `spared_tile`).
 Chunks of 64 halve the chunk states in memory, but spill in the gradients of gated ops (gla's on the key side: 3.1 ms
 against 2.4 ms). What stays on chip has three chunks under way rather than two where all tiles are copied ahead (see
 operands.py): without gates, forward, 0.15 ms instead of 0.18 for B32 T2048 H16 K=V=64. tuned.json has what was
@@ -12,6 +12,7 @@ measured to be faster than the rules.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from pathlib import Path
 
 from glagen.ir.chunk import ChunkProgram
@@ -22,6 +23,7 @@ from glagen.ir.tuned import BEYOND, BOTH, CROWDED, GIVEN, IN_HALVES, ON_CHIP, ST
 GATED_CHUNK = 32
 UNGATED_CHUNK = 64
 WIDE, NARROW = 128, 64
+SPARED = 64 * 64  # columns of keys times those of values (see `spared_tile`)
 WGMMA_ROWS = 64  # of a product that Hopper's wgmma makes, at least
 # For gates on these sides (see gated_sides), the forward is faster if it keeps the state on chip, given enough heads:
 # 1.2 to 1.9 times on an H200 (bf16, heads of 64 by 64 to 256 by 512). Where keys have gates, each block of value
@@ -87,6 +89,21 @@ def may_be_crowded(kernel: Kernel) -> bool:
     enough, or if it is given what it multiplies, of which more lies ahead then. (H200, bf16, linear_attn, B4 T4096 H64
     K=V=128, four stages for three: 0.481 ms for 0.496; with states stored 14 us more.)"""
     return has_room(kernel) or is_light(kernel) or kernel.name == GIVEN
+
+
+def spared_tile(kernels: Iterable[Kernel], table: Iterable[Tuned]) -> int:
+    """How large a tile may be for a walk along what is strong to do with half of the registers that threads may have,
+    where it stores no states (see Schedule): SPARED, if it is given scores, holds no values back, and was measured in
+    tiles like that; else 0.
+
+    (H200, Triton 3.6.0, bf16, B32 T2048 H16 K=V=64, gates of -4 softplus of normal numbers, forward without gradients,
+    ms: gla 0.49 -> 0.43, hgrn2 0.49 -> 0.48, rwkv6 0.50 -> 0.49; the walk alone 0.255 -> 0.196, 0.230 -> 0.217, 0.261
+    -> 0.250. It is no gain where states are stored, 1.60 -> 1.62 with backward, nor where values have gates, for
+    threads then spill: gla_v 0.53 -> 0.69, gla_kv 0.83 -> 1.03.)
+    """
+    scored = any(k.name == "fused" and k.late and not k.leaves_values for k in kernels)
+    small = any(x.kernel == "fused" and x.block_K * x.block_V <= SPARED for x in table)
+    return SPARED if scored and small else 0
 
 
 def is_light(kernel: Kernel) -> bool:
