@@ -31,7 +31,7 @@ WARPS = (1, 2, 4, 8)
 # Stages, and chunks in turn (loads of the next need a second stage), of kernels that take a chunk, and of walks; then
 # those that are tried with the best of these, for some percents more.
 TURNS, WALKING = ((1, 1), (2, 8), (3, 8)), ((2, 1), (3, 1))
-MORE_TURNS, MORE_WALKING = ((2, 1), (3, 1), (1, 8), (2, 4), (2, 16), (3, 16), (4, 8)), ((1, 1), (4, 1))
+MORE_TURNS, MORE_WALKING = ((2, 1), (3, 1), (1, 8), (2, 4), (3, 4), (2, 16), (3, 16), (4, 8)), ((1, 1), (4, 1))
 FEWEST, MOST = 2, 128  # numbers of a tile that a thread holds
 
 Table = tuple[Tuned, ...]
@@ -104,6 +104,14 @@ def walks_given(planned: Schedule, workload: Workload, device: torch.device) -> 
     stages = 2 if like.K <= WIDE else 1  # wider ones have no room for two (see emit/loads.py)
     on_chip = [replace(like, kernel=name, block_K=like.K, block_V=64, stages=stages) for name in GIVEN_KERNELS]
     return merged(on_chip, [like, walk] if chunk > planned.chunk else [])
+
+
+def given_by_halves(planned: Schedule, workload: Workload, device: torch.device) -> Table:
+    """What has walks on chip take chunks of twice as many steps by halves, given scores or not, as the rule would."""
+    like = scores_apart(planned, workload, device)
+    own = replace(like, kernel="fused", block_K=like.K)
+    rows = (like, own, *walks_given(planned, workload, device))
+    return tuple(replace(x, kernel=f"{x.kernel}{IN_HALVES}", chunk=2 * planned.chunk) for x in rows)
 
 
 def by_half_chunks(planned: Schedule, workload: Workload, device: torch.device) -> Table:

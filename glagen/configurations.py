@@ -24,7 +24,19 @@ from glagen.bench.workloads import Call, call
 from glagen.candidates import DTYPE, Table
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import ALONE, BEYOND, CROWDED, GIVEN_KERNELS, HALVED, IN_HALVES, ON_CHIP, STRONG, Tuned, merged
+from glagen.ir.tuned import (
+    ALONE,
+    BEYOND,
+    CROWDED,
+    GIVEN,
+    GIVEN_KERNELS,
+    HALVED,
+    IN_HALVES,
+    ON_CHIP,
+    STRONG,
+    Tuned,
+    merged,
+)
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec
@@ -207,7 +219,7 @@ def _on_chip(module: ModuleType, kernel: str) -> dict[str, Callable[..., Any]]:
     """In the place of a module's own functions: this kernel alone keeps the state on chip; or the forward, if it makes
     scores for that alone, or adds what that leaves out."""
     functions = [name for name in ("_stays_on_chip", "_takes_over", "_is_alone") if hasattr(module, name)]
-    walk = _function(kernel)
+    walk = GIVEN if kernel == f"scores{IN_HALVES}" else _function(kernel)
     if walk == BEYOND or (walk == "scores" and not hasattr(module, "_scores_triton")):
         walk = "fused"
     return dict.fromkeys(functions, lambda name, *_: name == walk)

@@ -32,6 +32,7 @@ from glagen.candidates import (
     by_halves,
     called,
     candidates,
+    given_by_halves,
     operands_shared,
     scores_apart,
     tile,
@@ -97,6 +98,7 @@ def tune(
                 found = merged(found, (x,))
                 yield x
             bases = [walks] * (doubles or (fits and not other.doubled))
+            bases += [given_by_halves(planned, workload, device)] * (fits and not other.program.gates)
             bases += [by_half_chunks(planned, workload, device)] * (doubles and max(workload.K, workload.V) <= NARROW)
             for base in bases:
                 more = tuple(_measured(oracle, given, ask, say, base))
@@ -149,8 +151,8 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
     """The best for each kernel that is faster than by the rule, or in `base`: of those that it concerns, which are all
     if it has chunks of more steps."""
     source, workload, device = oracle.source, oracle.workload, oracle.device
-    planned, based = _planned(source, base), {x.kernel for x in base}
-    walks = GIVEN_KERNELS if based & {*GIVEN_KERNELS} else (*ON_CHIP, HALVED, ALONE, BOTH)
+    planned, based = _planned(source, base), {x.walk for x in base}
+    walks = based if based & {*GIVEN_KERNELS} else (*ON_CHIP, HALVED, ALONE, BOTH)
     kernels = [k for k in planned.kernels if not k.whole or (k.tiles.bfloat16[0] >= workload.K and k.name in walks)]
     if based and (not planned.doubled or based == {HALVED}):
         scored = [k.name for k in kernels if k.ready and not k.late] if based == {"scores"} else []

@@ -135,7 +135,7 @@ def start(
     by_tma = [f"{usual}_is_by_tma(config, {states}{measured})" if states != "None" else "False" for states in kept]
     constants += [f"TMA={asked}" for asked in by_tma]
     tiles = [x for x, item in zip(values, text["tensors"], strict=False) if item["name"] in text["tiled"]]
-    constants += [f'HALVES=_parts("{kernel.name}", K, V, dtype)'] * kernel.may_halve
+    constants += [f"HALVES={halves(kernel)}"] * kernel.may_halve
     whole = ", whole=True" * (kernel.name == ALONE)
     constants += [f"TMA_LOADS=_loads_by_tma(config, {', '.join(tiles)}{whole})"] * bool(tiles)
     return [
@@ -168,10 +168,16 @@ def _grid(kernel: Kernel) -> list[str]:
     return [f"config.blocks_{EXTENT[a]}" for a in kernel.owned if a not in kernel.whole]
 
 
+def halves(kernel: Kernel) -> str:
+    """In how many parts it takes a chunk, for heads like this."""
+    return f'_parts("{kernel.name}", K, V, dtype)'
+
+
 def programs(text: KernelText) -> str:
     """How many programs a kernel that is configured has."""
     kernel: Kernel = text["kernel"]
     runs = "N" if kernel.scans else "_blocks(slots, RUN)" if text["runs"] else "slots"
+    runs = f"{halves(kernel)} * {runs}" if kernel.may_halve and not kernel.scans else runs
     return " * ".join([*_grid(kernel), runs, _own(kernel)])
 
 

@@ -100,7 +100,9 @@ class KernelMemory:
     def _matrix(self, tensor: Tensor, axes: tuple[str, ...]) -> str:
         """Where a chunk's matrix lies, in a tile with these axes; rows are t."""
         row, column = (spread_triton("row", (axis,), axes) for axis in tensor.axes)
-        return f"{identifier(tensor.name)}_ptr + (slot * H + h) * (CHUNK * CHUNK) + {row} * CHUNK + {column}"
+        # a walk that takes halves has a slot for two, each of which has a matrix
+        slot = "(first_slot * HALVES + chunk)" if self.kernel.may_halve and self.kernel.scans else "slot"
+        return f"{identifier(tensor.name)}_ptr + ({slot} * H + h) * (CHUNK * CHUNK) + {row} * CHUNK + {column}"
 
     def _named(self, name: str, value: str) -> str:
         if not any(name in scope for scope in self.scopes):

@@ -27,7 +27,7 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
 from glagen.ir.recurrence import Composite, Recurrence
 from glagen.ir.schedule import CLOSED, FARTHEST, LOWEST, SHIFT, Growth, Schedule
-from glagen.ir.tuned import ALONE, CROWDED, FORWARD, GIVEN, HALVED, IN_HALVES, STRONG, WALKS
+from glagen.ir.tuned import ALONE, CROWDED, FORWARD, GIVEN, HALVED, STRONG, WALKS
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
 NO_CHECKSUM = "0" * 16  # in the header, while the module's is computed
@@ -110,7 +110,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
     kernels = [_kernel(schedule, k) for k in schedule.kernels]
     text = "\n".join(line for k in kernels for line in k["body"])
     in_turn, tiled = any(k["runs"] for k in kernels), any(k["tiled"] for k in kernels)
-    twin = _twin(schedule)
+    twin, in_halves = _twin(schedule), [x for x in schedule.tuned if x.kernel != x.walk]
     roles = {k["role"]: k for k in kernels}
     doubled = bool(schedule.doubled)
     steps = "_chunk(K, V, dtype)" if doubled else "CHUNK"
@@ -133,7 +133,8 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "chunk": schedule.chunk,
         "levels": schedule.chunk.bit_length() - 1,
         "doubled": schedule.doubled,
-        "in_halves": [x.heads for x in schedule.tuned if x.kernel.endswith(IN_HALVES)],
+        "in_halves": in_halves,
+        "halving": sorted({x.walk for x in in_halves} - {"scores"}),
         "steps": steps,
         "chunk_here": "chunk" if doubled else "CHUNK",
         "helpers": _helpers(text),

@@ -4,7 +4,7 @@ what kernels of a backward share."""
 from __future__ import annotations
 
 from glagen.emit.interface import arguments
-from glagen.emit.launch import KernelText, configure, head, indented, launch, new, noted, reconfigure, start
+from glagen.emit.launch import KernelText, configure, halves, head, indented, launch, new, noted, reconfigure, start
 from glagen.emit.memory import EXTENT
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
@@ -28,7 +28,9 @@ def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) ->
 
     def function(name: str, doc: str, row: str, launched: list[str]) -> str:
         """One of them; `row`: the table's kernel without which it makes none, if there is to be one."""
-        unless = [f'if ("{row}", _capability(), dtype, *_powers(K, V)) not in TUNED:', f"    return {none}"] * bool(row)
+        of_halves = f" or {halves(text['kernel'])} > 1" * text["may_halve"]  # which are for walks alone
+        row = f'("{row}", _capability(), dtype, *_powers(K, V)) not in TUNED{of_halves}' if row else ""
+        unless = [f"if {row}:", f"    return {none}"] * bool(row)
         opening = [f"def _{name}_triton({given}):", f'    """{doc}"""', *head(program)]
         return "\n".join([*opening, *indented([*unless, *made, *launched, f"return {', '.join(names)}"])])
 
@@ -161,17 +163,21 @@ def _rows(steps: str) -> tuple[str, list[str]]:
 
 
 def _with_notes(text: KernelText, steps: str) -> tuple[list[str], list[tuple[str, list[str], str]]]:
-    """The line that says how many steps a chunk has; what is stored of each, and notes of its gates."""
+    """The lines that say how many steps a chunk has, or its half; what is stored of each, and notes of its gates."""
     rows, told = _rows(steps)
+    if text["may_halve"]:
+        told = [f"parts = {halves(text['kernel'])}", f"chunk = {steps} // parts"]
     notes = [(name, ["slots", "M", "1"], "torch.int8") for name in noted(text)]
-    return told, _tensors(text["kernel"].stores, rows) + notes
+    return told, _tensors(text["kernel"].stores, rows, "parts * slots" if text["may_halve"] else "slots") + notes
 
 
-def _tensors(stores: tuple[Store, ...] | list[Store], rows: str) -> list[tuple[str, list[str], str]]:
+def _tensors(
+    stores: tuple[Store, ...] | list[Store], rows: str, slots: str = "slots"
+) -> list[tuple[str, list[str], str]]:
     """The name, the shape and the type of what is stored of each chunk; `rows`: its steps."""
     found = []
     for store in stores:
         dtype = "_kept_type(dtype)" if "s" in store.axes else "dtype" if len(store.axes) == 2 else "torch.float32"
-        extents = ["slots", "M", *(EXTENT.get(axis, rows) for axis in store.axes)]
+        extents = [slots, "M", *(EXTENT.get(axis, rows) for axis in store.axes)]
         found.append((identifier(store.target), extents, dtype))
     return found

@@ -135,7 +135,9 @@ class KernelStates(KernelMemory):
         is always wanted beside others, but for a first look at gates. `which`: "_next" for another chunk's."""
         tensor = self._chunk_states(scan.saved or "")
         address, mask = self._address(tensor, chunk=which)
-        mask += " & (chunk % HALVES == 0)" * self.kernel.may_halve
+        if self.kernel.may_halve:
+            back = scan.reverse  # into the last half of a whole chunk, or of a sequence
+            mask += f" & {'((chunk % HALVES == HALVES - 1) | (n == 0))' if back else '(chunk % HALVES == 0)'}"
         mask += there + (" & (h % READS == 0)" if tensor.shared else "")
         store = f"tl.store({address}, {self._upright(scan.tile)}, mask={mask})"
         if tensor.optional:

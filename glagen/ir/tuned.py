@@ -20,6 +20,7 @@ ON_CHIP = "fused", "fused_value_gradients"  # those that make that themselves
 # Kernels of the backward that are given what two others make once for all of them: of keys, and of values.
 ADJOINT_GIVEN, KEYS_GIVEN = "adjoint_states_given", "key_gradients_given"
 SHARING = ADJOINT_GIVEN, KEYS_GIVEN, "value_gradients_given"
+KEY_GRADIENTS = "key_gradients"  # the kernel of a chunk's gradients on the key side, which may be given nothing
 SHARED = KEY_OPERANDS, VALUE_OPERANDS = "key_operands", "value_operands"
 # The forward that takes chunks by halves and stores no states (see schedule/halves.py).
 HALVED = "fused_halved"
@@ -29,7 +30,7 @@ BEYOND = "outputs_beyond"  # that which adds to outputs what a walk on chip leav
 STRONG = "_strong"  # after the name of a kernel that runs twice: in the run for strong gates
 # After that of a forward on chip: if multiprocessors have two programs, and it stores no states, or does so ahead.
 CROWDED = "_crowded"
-# After that of a forward on chip: if it takes chunks by halves, and stores states of whole ones (schedule/halves.py).
+# After that of a walk on chip: if it takes chunks by halves, and stores states of whole ones (schedule/halves.py).
 IN_HALVES = "_in_halves"
 FORWARD = ("states", "scores", "outputs", "fused", HALVED, GIVEN, BEYOND)  # the kernels that make states and outputs
 WALKS = ("states", "adjoint_states", ADJOINT_GIVEN)  # those that keep what enters or leaves each chunk
@@ -81,6 +82,11 @@ class Tuned:
     def heads(self) -> Heads:
         """On which GPUs, and for which heads."""
         return self.architecture, self.dtype, self.K, self.V
+
+    @property
+    def walk(self) -> str:
+        """The kernel, whether it takes chunks by halves or not."""
+        return self.kernel.removesuffix(IN_HALVES)
 
     @property
     def configuration(self) -> str:

@@ -35,7 +35,7 @@ turned around, whose left operands are states: 2.6 and 1.9 of those gradients.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from glagen.ir.chunk import ChunkProgram, Operand
@@ -43,7 +43,7 @@ from glagen.ir.expr import Apply, factors, ref, times
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, Kernel, Line, Load, Scan, Store, read, written
 from glagen.schedule.order import axes_used, in_order, pruned
 from glagen.schedule.tile import tile
-from glagen.schedule.turn import single_lines
+from glagen.schedule.turn import columns_first, single_lines
 
 
 def apart(
@@ -135,5 +135,15 @@ def may_share(program: ChunkProgram, sides: str, exact_states: bool) -> bool:
 def has_lefts_in_memory(kernel: Kernel) -> bool:
     """Are left operands of all products tiles of tensors, as they lie in memory, or such that a loop carries?"""
     loads = {line.name for line in kernel.lines if isinstance(line, Load)} | {scan.rounded for scan in kernel.scans}
-    dots = [*single_lines(kernel.lines), *(dot for scan in kernel.scans for dot in scan.added)]
-    return all(dot.x.name in loads for dot in dots if isinstance(dot, Dot))
+    return _have_lefts([*single_lines(kernel.lines), *(dot for scan in kernel.scans for dot in scan.added)], loads)
+
+
+def _have_lefts(lines: Iterable[Line], loads: Container[str]) -> bool:
+    """Are left operands of all products these?"""
+    return all(dot.x.name in loads for dot in lines if isinstance(dot, Dot))
+
+
+def columns_first_from_memory(lines: list[Line], loads: Iterable[Load]) -> list[Line]:
+    """The same, with results columns first (see turn.py) if left operands of all products then lie in memory."""
+    found, _ = columns_first(lines, ())
+    return found if _have_lefts(single_lines(found), {line.name for line in loads}) else lines

@@ -24,10 +24,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.kernel import Kernel
-from glagen.ir.tuned import HALVED, IN_HALVES, Tuned
+from glagen.ir.kernel import Kernel, Load
+from glagen.ir.tuned import GIVEN_KERNELS, HALVED, IN_HALVES, Heads, Tuned
 from glagen.schedule.kernels import Shape
 from glagen.schedule.tiles import gated_sides
+
+_ALIKE = {"scores", *GIVEN_KERNELS}  # by halves all, or none
 
 
 def may_take_halves(program: ChunkProgram, exact_states: bool) -> bool:
@@ -44,4 +46,27 @@ def by_halves(fused: Shape) -> Shape:
 def in_halves(kernels: Iterable[Kernel], table: Iterable[Tuned]) -> tuple[Kernel, ...]:
     """The kernels, of which some may take chunks by halves that this table says were faster so."""
     names = {x.kernel for x in table}
-    return tuple(replace(k, may_halve=True) if f"{k.name}{IN_HALVES}" in names else k for k in kernels)
+    halved = {k.name for k in kernels if f"{k.name}{IN_HALVES}" in names and _has_halves(k)}
+    halved -= set() if halved >= _ALIKE else _ALIKE
+    return tuple(replace(k, may_halve=k.name in halved) for k in kernels)
+
+
+def agreeing(table: Iterable[Tuned]) -> tuple[Tuned, ...]:
+    """The table, with each kernel by halves or not for heads: if one has both, then by halves; but walks only if what
+    they are given is made so, and no scores of whole chunks beside a walk by halves that could take them."""
+    table = tuple(table)
+    names: dict[Heads, set[str]] = {}
+    for x in table:
+        names.setdefault(x.heads, set()).add(x.kernel)
+
+    def agrees(x: Tuned) -> bool:
+        found = names[x.heads]
+        by_halves = found >= {f"{name}{IN_HALVES}" for name in (_ALIKE if x.walk in _ALIKE else {x.walk})}
+        return by_halves == (x.kernel != x.walk) and not (x.kernel == "scores" and f"fused{IN_HALVES}" in found)
+
+    return tuple(x for x in table if agrees(x))
+
+
+def _has_halves(kernel: Kernel) -> bool:
+    """Can what it is given be made of halves? Scores can; what else there is counts from ends of whole chunks."""
+    return all("s" in x.axes for x in kernel.lines if isinstance(x, Load) and x.name in kernel.given)

@@ -11,12 +11,12 @@ from glagen.ir.expr import Expr, plus, ref, refs
 from glagen.ir.kernel import Assign, Judge, Kernel, Line, Load, Scan, Store, read, written
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import may_close
-from glagen.ir.tuned import ALONE, BOTH, FORWARD, HALVED, Tiles
+from glagen.ir.tuned import ALONE, BOTH, FORWARD, HALVED, KEY_GRADIENTS, Tiles
 from glagen.schedule.alone import carried_rounded, held_shortly, summed_as_they_lie
 from glagen.schedule.both import of_states, sides_in_turn, summed_of_states
 from glagen.schedule.covers import Cover, reach
 from glagen.schedule.diagonals import put_on, read_off
-from glagen.schedule.given import apart, by_those_of_scores, exact, of_exact
+from glagen.schedule.given import apart, by_those_of_scores, columns_first_from_memory, exact, of_exact
 from glagen.schedule.joint import joined
 from glagen.schedule.lean import lean
 from glagen.schedule.lower import Lowering
@@ -174,6 +174,8 @@ def build(
             lines, scans = (turned if all_turned else states_turned)(lines, scans)
     elif shape.name == BOTH:
         lines, scans = flipped(lines, scans, of_states(lines, states))
+    elif shape.name == KEY_GRADIENTS and not program.gates:
+        lines = columns_first_from_memory(lines, loads)
     lines, scans = as_read(loads, lines, scans, stores)
     if alone:
         lines, scans = carried_rounded(summed_as_they_lie(lines), scans)

@@ -31,7 +31,7 @@ from glagen.schedule.both import may_make_both
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.given import has_lefts_in_memory, may_share
-from glagen.schedule.halves import by_halves, in_halves, may_take_halves
+from glagen.schedule.halves import agreeing, by_halves, in_halves, may_take_halves
 from glagen.schedule.kernels import (
     Goal,
     Shape,
@@ -74,7 +74,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     table = _alike(program, chunk, options)
     exact = needs_exact_states(program.recurrence)
     of_strong = are_for_strong_gates(program, covers)
-    apart = scores(program) if of_strong or any(x.kernel in ("scores", GIVEN) for x in table) else ()
+    apart = scores(program) if of_strong or any(x.walk in ("scores", GIVEN) for x in table) else ()
     keys, values = ({goal.target for goal in gradient_goals(program, axis)} for axis in ("i", "j"))
     beside = {
         ("scores", GIVEN): True,
@@ -83,14 +83,14 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         (HALVED,): may_take_halves(program, exact),
         (BOTH,): may_make_both(program, exact) and not keys & values,
     }
-    more = {names[0] for names, may in beside.items() if may and any(x.kernel in names for x in table)}
+    more = {names[0] for names, may in beside.items() if may and any(x.walk in names for x in table)}
     kernels = _kernels(program, covers, apart, more)
     doubles = _may_double(program, covers)
-    measured = _measured(table, chunk, doubles)
-    kernels = in_halves(kernels, measured)
+    measured = agreeing(_measured(table, chunk, doubles))
     may_give = doubles or not program.gates
-    if may_give and apart and any(x.kernel == GIVEN and x.chunk >= WGMMA_ROWS for x in measured):
+    if may_give and apart and any(x.walk == GIVEN and x.chunk >= WGMMA_ROWS for x in measured):
         kernels = _with_operands(program, covers, kernels, apart)
+    kernels = in_halves(kernels, measured)
     names = {name for kernel in kernels for name in names_of(kernel)}
     adding = {kernel.name for kernel in kernels if _adds_by_wgmma(program, covers, kernel)}
     by_wgmma = bool(adding & {*ON_CHIP})
@@ -129,6 +129,7 @@ def _alike(program: ChunkProgram, chunk: int, options: Options) -> tuple[Tuned, 
     chunks = (chunk,) if program.recurrence.chunk else (chunk, 2 * chunk)
     alike = tuple(x for x in table if x.gates == gated_sides(program) and x.chunk in chunks)
     alike = tuple(x for x in alike if x.kernel != ALONE or x.chunk >= WGMMA_ROWS)
+    alike = tuple(x for x in alike if x.kernel == x.walk or x.chunk > chunk)  # the rule's chunks are not halved so
     if program.recurrence.part_of:
         return ()
     if needs_exact_states(program.recurrence):
@@ -150,7 +151,7 @@ def _may_double(program: ChunkProgram, covers: dict[str, Cover]) -> bool:
     1.06; but gates on both sides 0.57 / 1.81 -> 0.80 / 2.35, on values 0.30 / 1.44 -> 0.58 / 2.69.) With scalar gates
     there are no blocks, and tiles are as those without gates.
     """
-    one_side = gated_sides(program) in ("K", "s")
+    one_side = gated_sides(program) in ("", "K", "s")
     return one_side and not needs_exact_states(program.recurrence) and all(x.finds_depth for x in covers.values())
 
 

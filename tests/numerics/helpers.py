@@ -190,6 +190,12 @@ def half_chunks(document: Document, architecture: int, *heads: tuple[int, int]) 
     return _of_tiles(document, architecture, 2, (f"fused{IN_HALVES}", ALONE), heads)
 
 
+def given_by_halves(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
+    """A table by which walks on chip are given scores, in chunks of twice as many steps, which they take by halves."""
+    walks = (f"{kernel}{IN_HALVES}" for kernel in ("scores", "fused", *GIVEN_KERNELS))
+    return _of_tiles(document, architecture, 2, (*walks, "key_gradients"), heads)
+
+
 def both_sides(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
     """A table by which one kernel makes a chunk's gradients of keys and of values."""
     return _of_tiles(document, architecture, 1, (BOTH,), heads)
@@ -202,7 +208,7 @@ def _of_tiles(
     rule's chunks in one, and for all types."""
 
     def tile(kernel: str, K: int, V: int, dtype: str) -> tuple[int, int]:
-        keys = kernel in (*GIVEN_KERNELS, HALVED, f"fused{IN_HALVES}", ALONE, BOTH)
+        keys = kernel.removesuffix(IN_HALVES) in (*GIVEN_KERNELS, HALVED, ALONE, BOTH) or kernel == f"fused{IN_HALVES}"
         # or walks would have other bits: see schedule/scored.py
         keys |= kernel.startswith("scores") and dtype != "bfloat16" and gated_sides(program) == "K"
         values = kernel in (ALONE, BOTH)

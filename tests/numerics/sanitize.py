@@ -30,6 +30,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from glagen.check import check  # noqa: E402
+from glagen.derive import derive  # noqa: E402
 from glagen.ir.document import Document  # noqa: E402
 from glagen.ir.recurrence import Recurrence  # noqa: E402
 from glagen.ir.tuned import ALONE  # noqa: E402
@@ -45,6 +46,7 @@ from tests.numerics.helpers import (  # noqa: E402
     document_of,
     forget_runs,
     generated,
+    given_by_halves,
     half_chunks,
     keep_on_chip,
     note_launches,
@@ -113,6 +115,8 @@ def all_calls(
         arranged = [(table, (*as_it_is, keep_on_chip)), (walks, (have_many_heads,)), (both, as_it_is)]
         if f"{name}_{ALONE}_kernel" in kernels(generated(name)):
             arranged.append((half_chunks(document, capability, *heads), (have_many_heads,)))
+        if not derive(check(document)).gates:
+            arranged.append((given_by_halves(document, capability, *heads), (have_many_heads,)))
         for tuned, arrangements in arranged:
             module = compiled(spec_text(name), tuned=tuned)
             left |= kernels(module) - kernels(generated(name))

@@ -313,7 +313,7 @@ def test_later_strong_gates_change_no_earlier_bit_on_chip(name, columns):
 
 
 @pytest.mark.parametrize("walks", [4, 10**6], ids=["tiles as measured", "in pieces"])
-@pytest.mark.parametrize("name", ["gla", "gla_sigmoid", "hgrn2", "rwkv6"])
+@pytest.mark.parametrize("name", ["gla", "gla_sigmoid", "hgrn2", "rwkv6", "linear_attn"])
 def test_chunks_of_twice_as_many_steps(name, walks):
     """As heads of 256 by 512 have on Hopper: gates of any strength, and bits of outputs before strong ones."""
     document, module = document_of(spec_text(name)), generated(name)

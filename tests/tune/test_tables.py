@@ -13,7 +13,17 @@ from glagen.cli import main
 from glagen.errors import Source
 from glagen.ir.kernel import Blocks
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import CROWDED, GIVEN, STRONG, Tuned, merged, read_table, write_table
+from glagen.ir.tuned import (
+    CROWDED,
+    GIVEN,
+    GIVEN_KERNELS,
+    IN_HALVES,
+    STRONG,
+    Tuned,
+    merged,
+    read_table,
+    write_table,
+)
 from glagen.loader import import_text
 from glagen.parse import parse
 from glagen.pipeline import compile_spec, plan
@@ -252,6 +262,28 @@ def test_chunks_that_have_no_more_steps(name, old, new):
     rows = tuple(replace(ONE, kernel=kernel) for kernel in ("states", "outputs"))
     twice = tuple(replace(x, chunk=64, warps=1) for x in rows)
     assert compile_spec(source, Options(tuned=(*rows, *twice))) == compile_spec(source, Options(tuned=rows))
+
+
+def test_chunks_as_they_are_by_the_rule_are_not_halved():
+    """Of a table that somebody wrote: there are states of whole ones alone."""
+    source, like = Source("simple_gla.yaml", spec_text("simple_gla")), replace(ONE, gates="s")
+    halves = (replace(like, kernel=f"fused{IN_HALVES}"),)
+    assert compile_spec(source, Options(tuned=(like, *halves))) == compile_spec(source, Options(tuned=(like,)))
+
+
+@pytest.mark.parametrize("lacking", ["", "scores", *GIVEN_KERNELS])
+def test_walks_take_halves_only_if_what_they_are_given_is_made_so(lacking, monkeypatch):
+    """And what they are given of whole chunks does not stand beside it."""
+    pytest.importorskip("triton")
+    source, walks = Source("linear_attn.yaml", spec_text("linear_attn")), ("scores", *GIVEN_KERNELS)
+    like = replace(ONE, gates="", chunk=128)
+    halves = tuple(replace(like, kernel=f"{kernel}{IN_HALVES}", warps=2) for kernel in walks if kernel != lacking)
+    whole = tuple(replace(like, kernel=kernel, warps=8) for kernel in walks)
+    module = import_text(compile_spec(source, Options(tuned=(*whole, *halves))))
+    monkeypatch.setattr(module, "_capability", lambda: 9)
+    found = {kernel: module._config(kernel, 128, 128, torch.bfloat16) for kernel in walks}
+    assert {config["CHUNK"] for config in found.values()} == {128 if lacking else 64}
+    assert {config["num_warps"] for config in found.values()} == {8 if lacking else 2}
 
 
 def test_walks_that_multiply_float32_take_nothing():

@@ -328,7 +328,8 @@ def test_walks_without_gates_are_given_scores_if_all_of_the_op_gains(chunk, K, g
     monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
     monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
     found = list(tuning.tune(source, CPU, [replace(TINY, K=K)], 1))
-    more = [given, [HALVED]] if kept is not None else []
+    halves = sorted(f"{kernel}{IN_HALVES}" for kernel in ("fused", "scores", *given))
+    more = [given, halves, [HALVED]] if kept is not None else []
     alone = [[ALONE]] if chunk == "auto" else []  # whose operands would have fewer columns than are safe
     assert tried == [[], ["scores"], *alone, *more]
     assert sorted(x.kernel for x in found) == (given if kept else [])
@@ -375,6 +376,24 @@ def test_chunks_of_narrow_heads_are_taken_by_halves_if_all_of_the_op_gains(gain,
     found = list(tuning.tune(source, CPU, [replace(TINY, K=64, V=V)], 1))
     assert (halves in tried) == (kept is not None)
     assert [(x.kernel, x.chunk) for x in found] == ([(f"fused{IN_HALVES}", 64), (ALONE, 64)] if kept else [])
+
+
+@pytest.mark.parametrize(("gain", "kept"), [(0.9, True), (0.99, False)], ids=["faster", "no faster"])
+def test_walks_take_chunks_by_halves_if_all_of_the_op_gains(gain, kept, monkeypatch):
+    """Beside walks given scores of whole chunks of half as many steps, if these gain as well."""
+    pytest.importorskip("triton")
+    source = Source("linear_attn.yaml", spec_text("linear_attn"))
+    halves = {f"{kernel}{IN_HALVES}" for kernel in ("fused", "scores", *GIVEN_KERNELS)}
+    monkeypatch.setattr(tuning, "_measured", lambda oracle, call, jobs, say, base: base)
+    monkeypatch.setattr(
+        tuning, "op_time", lambda source, table, call: gain if halves <= {x.kernel for x in table} else 1.0
+    )
+    monkeypatch.setattr(tuning, "forward_time", lambda *_: 1.0)
+    monkeypatch.setattr(tuning, "timed_on", lambda *_: None)
+    monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
+    monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
+    found = list(tuning.tune(source, CPU, [replace(TINY, K=128, V=256)], 1))
+    assert {(x.kernel, x.chunk) for x in found} == ({(kernel, 128) for kernel in halves} if kept else set())
 
 
 @pytest.mark.parametrize(("chunk", "gain", "kept"), [("auto", 0.9, True), ("auto", 0.99, False), ("32", 0.9, False)])
@@ -552,9 +571,13 @@ def test_whatever_is_timed_is_launched(name, monkeypatch):
                 monkeypatch.setattr(module, function, stand_in)
         return module
 
+    def configured(planned, *given):
+        made = replace(like(planned, *given), architecture=9)
+        return replace(made, chunk=planned.chunk * (2 if made.heads in planned.doubled else 1))
+
     monkeypatch.setattr(tuning, "import_text", loaded)
     monkeypatch.setattr(work, "import_text", loaded)
-    monkeypatch.setattr(choice, "configuration", lambda *given: replace(like(*given), architecture=9))
+    monkeypatch.setattr(choice, "configuration", configured)
     monkeypatch.setattr(tuning, "_built", lambda oracle, base, tried, *_: (*{x.kernel: x for x in tried}.values(),))
     monkeypatch.setattr(tuning, "is_right", lambda *_: True)
     monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
