@@ -31,7 +31,7 @@ WARPS = (1, 2, 4, 8)
 # Stages, and chunks in turn (loads of the next need a second stage), of kernels that take a chunk, and of walks; then
 # those that are tried with the best of these, for some percents more.
 TURNS, WALKING = ((1, 1), (2, 8), (3, 8)), ((2, 1), (3, 1))
-MORE_TURNS, MORE_WALKING = ((2, 1), (3, 1), (1, 8), (2, 4), (3, 4), (2, 16), (3, 16), (4, 8)), ((1, 1), (4, 1))
+MORE_TURNS, MORE_WALKING = ((2, 1), (3, 1), (1, 8), (2, 4), (2, 16), (3, 16), (4, 8)), ((1, 1), (4, 1))
 FEWEST, MOST = 2, 128  # numbers of a tile that a thread holds
 
 Table = tuple[Tuned, ...]

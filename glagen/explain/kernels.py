@@ -95,11 +95,14 @@ def _fused_back(schedule: Schedule, kernel: Kernel) -> str:
 def _given(schedule: Schedule) -> str:
     """What walks do that are given their operands."""
     forward, back = GIVEN_KERNELS
-    heads = dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel == forward)
-    steps = f"whose chunks have {2 * schedule.chunk} steps, " if schedule.doubled else ""
+    measured = [x for x in schedule.tuned if x.walk == forward]
+    found = []
+    for chunk in dict.fromkeys(x.chunk for x in measured):
+        heads = " and for ".join(place(x.heads) for x in measured if x.chunk == chunk)
+        found.append(f"{heads}, {f'whose chunks have {chunk} steps, ' * bool(schedule.doubled)}")
     return (
         f"`{forward}` does the whole forward, and `{back}` the work of `adjoint_states` and `value_gradients`, for "
-        f"{' and for '.join(heads)}, {steps}wherever there is a program for two thirds of the multiprocessors. They "
+        f"{'and for '.join(found)}wherever there is a program for two thirds of the multiprocessors. They "
         f"multiply what `scores` makes of each chunk{', whatever its gates are' if schedule.program.gates else ''}."
     )
 
@@ -114,13 +117,13 @@ def _halved(schedule: Schedule) -> str:
 
 
 def _in_halves(schedule: Schedule) -> str:
-    """Where a forward takes chunks by halves that stores states as well."""
-    names = [x.kernel.removesuffix(IN_HALVES) for x in schedule.tuned if x.kernel.endswith(IN_HALVES)]
-    heads = dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel.endswith(IN_HALVES))
-    return (
-        f"`{names[0]}` takes chunks by halves, for {' and for '.join(heads)}, and stores the states that enter whole "
-        "ones."
-    )
+    """Where walks on chip take chunks by halves that store states as well."""
+    halved = [x for x in schedule.tuned if x.kernel != x.walk]
+    names = [f"`{k.name}`" for k in schedule.kernels if k.may_halve and k.scans]
+    takes, store = ("takes", "stores") if len(names) == 1 else ("take", "store")
+    scores = " Halves have scores of their own." if len({x.walk for x in halved}) > len(names) else ""
+    heads = " and for ".join(dict.fromkeys(place(x.heads) for x in halved))
+    return f"{' and '.join(names)} {takes} chunks by halves, for {heads}, and {store} states of whole ones.{scores}"
 
 
 def _alone(schedule: Schedule) -> str:

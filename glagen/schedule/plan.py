@@ -149,7 +149,7 @@ def _may_double(program: ChunkProgram, covers: dict[str, Cover]) -> bool:
     If the same blocks serve, and what is beside them is for one side alone. (H200, Triton 3.6.0, bf16, B8 T2048 H4 K256
     V512, forward / with backward, ms: hgrn2 0.42 / 1.20 -> 0.22 / 0.92, with gates made of logits 0.65 / 1.57 -> 0.24 /
     1.06; but gates on both sides 0.57 / 1.81 -> 0.80 / 2.35, on values 0.30 / 1.44 -> 0.58 / 2.69.) With scalar gates
-    there are no blocks, and tiles are as those without gates.
+    there are no blocks, and tiles are as those without gates, which may have chunks of 128 (see halves.py).
     """
     one_side = gated_sides(program) in ("", "K", "s")
     return one_side and not needs_exact_states(program.recurrence) and all(x.finds_depth for x in covers.values())

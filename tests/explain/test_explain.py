@@ -143,6 +143,7 @@ def test_what_was_measured_is_explained(name: str) -> None:
     assert longer == (name in DOUBLED) and ("`fused_given`" in text) == (name in (*DOUBLED, "linear_attn"))
     assert ("`fused_gradients` does the whole backward" in text) == (name in ONE_WALK)
     assert ("`fused` takes chunks by halves" in text) == (name in ONE_WALK and name != "linear_attn")
+    assert (joined("take chunks by halves") in joined(text)) == (name == "linear_attn")
     assert ("`gradients` does the work of" in text) == (name == "gla_v")
     assert (joined("and what a chunk adds, until the next") in joined(text)) == (name == "gla_kv")
 
