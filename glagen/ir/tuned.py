@@ -20,8 +20,8 @@ ON_CHIP = "fused", "fused_value_gradients"  # those that make that themselves
 # Kernels of the backward that are given what two others make once for all of them: of keys, and of values.
 ADJOINT_GIVEN, KEYS_GIVEN = "adjoint_states_given", "key_gradients_given"
 SHARING = ADJOINT_GIVEN, KEYS_GIVEN, "value_gradients_given"
-KEY_GRADIENTS = "key_gradients"  # the kernel of a chunk's gradients on the key side, which may be given nothing
 SHARED = KEY_OPERANDS, VALUE_OPERANDS = "key_operands", "value_operands"
+KEY_GRADIENTS = "key_gradients"  # the kernel of a chunk's gradients on the key side, if nothing is given
 # The forward that takes chunks by halves and stores no states (see schedule/halves.py).
 HALVED = "fused_halved"
 ALONE = "fused_gradients"  # the kernel that makes all gradients, walking back (see schedule/alone.py)
