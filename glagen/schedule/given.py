@@ -40,7 +40,7 @@ from dataclasses import replace
 
 from glagen.ir.chunk import ChunkProgram, Operand
 from glagen.ir.expr import Apply, factors, ref, times
-from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, Kernel, Line, Load, Scan, Store, read, written
+from glagen.ir.kernel import Assign, BlockLine, Blocks, Dot, Kernel, Line, Load, RowSum, Scan, Store, read, written
 from glagen.schedule.order import axes_used, in_order, pruned
 from glagen.schedule.tile import tile
 from glagen.schedule.turn import columns_first, single_lines
@@ -139,8 +139,10 @@ def has_lefts_in_memory(kernel: Kernel) -> bool:
 
 
 def _have_lefts(lines: Iterable[Line], loads: Container[str]) -> bool:
-    """Are left operands of all products these?"""
-    return all(dot.x.name in loads for dot in lines if isinstance(dot, Dot))
+    """Are left operands of all products these? Sums over rows, by columns, are products with masks, in registers."""
+    lines = list(lines)
+    sums = any(isinstance(x, RowSum) and {"i", "j"} & {*x.axes} for x in lines)
+    return not sums and all(dot.x.name in loads for dot in lines if isinstance(dot, Dot))
 
 
 def columns_first_from_memory(lines: list[Line], loads: Iterable[Load]) -> list[Line]:

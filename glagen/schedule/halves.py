@@ -55,7 +55,7 @@ def in_halves(kernels: Iterable[Kernel], table: Iterable[Tuned]) -> tuple[Kernel
     """The kernels, of which some may take chunks by halves that this table says were faster so: walks, and what makes
     scores for these."""
     names = {x.kernel for x in table}
-    halved = {k.name for k in kernels if f"{k.name}{IN_HALVES}" in names and _has_halves(k)}
+    halved = {k.name for k in kernels if f"{k.name}{IN_HALVES}" in names and has_halves(k)}
     halved -= set() if halved >= _ALIKE else _ALIKE
     return tuple(replace(k, may_halve=k.name in halved) for k in kernels)
 
@@ -76,6 +76,6 @@ def agreeing(table: Iterable[Tuned]) -> tuple[Tuned, ...]:
     return tuple(x for x in table if agrees(x))
 
 
-def _has_halves(kernel: Kernel) -> bool:
+def has_halves(kernel: Kernel) -> bool:
     """Can what it is given be made of halves? Scores can; what else there is counts from ends of whole chunks."""
     return all("s" in x.axes for x in kernel.lines if isinstance(x, Load) and x.name in kernel.given)

@@ -31,7 +31,7 @@ from glagen.schedule.both import may_make_both
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.given import has_lefts_in_memory, may_share
-from glagen.schedule.halves import agreeing, by_halves, in_halves, may_take_halves
+from glagen.schedule.halves import agreeing, by_halves, has_halves, in_halves, may_take_halves
 from glagen.schedule.kernels import (
     Goal,
     Shape,
@@ -85,11 +85,13 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     }
     more = {names[0] for names, may in beside.items() if may and any(x.walk in names for x in table)}
     kernels = _kernels(program, covers, apart, more)
-    doubles = _may_double(program, covers)
+    doubles = _may_double(program, covers)  # without gates, if that is so of the walks as well
+    may_give = bool(apart) and (doubles or not program.gates) and any(x.walk == GIVEN for x in table)
+    walks = _given_walks(program, covers) if may_give else ()
+    doubles = doubles and (bool(program.gates) or all(has_halves(walk) for walk in walks))
     measured = agreeing(_measured(table, chunk, doubles))
-    may_give = doubles or not program.gates
-    if may_give and apart and any(x.walk == GIVEN and x.chunk >= WGMMA_ROWS for x in measured):
-        kernels = _with_operands(program, covers, kernels, apart)
+    if walks and any(x.walk == GIVEN and x.chunk >= WGMMA_ROWS for x in measured):
+        kernels = _with_operands(program, covers, kernels, apart, walks)
     kernels = in_halves(kernels, measured)
     names = {name for kernel in kernels for name in names_of(kernel)}
     adding = {kernel.name for kernel in kernels if _adds_by_wgmma(program, covers, kernel)}
@@ -97,7 +99,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     faster_fused = _faster_fused(program, by_wgmma, measured)
     by_columns = bool({"K", "V"} & set(gated_sides(program)))
     # TMA is faster beside gates with columns; beside a scalar gate or none it is not
-    walks = {x.kernel for x in measured if x.kernel in WALKS} if by_columns and not exact else set()
+    by_tma = {x.kernel for x in measured if x.kernel in WALKS} if by_columns and not exact else set()
     results = [o.name for o in program.outputs] + [s.end for s in program.states]
     gradients = [p.name for g in program.gradients for p in g.parts] + [s.adjoint for s in program.states]
     return Schedule(
@@ -113,7 +115,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         by_columns,
         by_wgmma,
         tuple(k.name for k in kernels if k.name in adding or reads_from_shared(k)),
-        tuple(k.name for k in kernels if k.name in walks or (by_wgmma and k.whole and not k.waits)),
+        tuple(k.name for k in kernels if k.name in by_tma or (by_wgmma and k.whole and not k.waits)),
         spared_tile(kernels, measured),
         exact,
         tuple(x for x in measured if x.kernel in names and not (of_strong and changes_bits(x))),
@@ -149,7 +151,8 @@ def _may_double(program: ChunkProgram, covers: dict[str, Cover]) -> bool:
     If the same blocks serve, and what is beside them is for one side alone. (H200, Triton 3.6.0, bf16, B8 T2048 H4 K256
     V512, forward / with backward, ms: hgrn2 0.42 / 1.20 -> 0.22 / 0.92, with gates made of logits 0.65 / 1.57 -> 0.24 /
     1.06; but gates on both sides 0.57 / 1.81 -> 0.80 / 2.35, on values 0.30 / 1.44 -> 0.58 / 2.69.) With scalar gates
-    there are no blocks, and tiles are as those without gates, which may have chunks of 128 (see halves.py).
+    there are no blocks, and tiles are as those without gates. These have chunks of 128 only if walks can take halves
+    of what they are given (see halves.py), which is scores alone, as key gradients are then made of tensors.
     """
     one_side = gated_sides(program) in ("", "K", "s")
     return one_side and not needs_exact_states(program.recurrence) and all(x.finds_depth for x in covers.values())
@@ -258,26 +261,34 @@ def _given_tiles(kernels: Iterable[Kernel]) -> list[Operand]:
     return [Operand(n, tuple(a for a in "tij" if a in axes[n])) for n in axes if "s" not in axes[n]]
 
 
-def _with_operands(
-    program: ChunkProgram, covers: dict[str, Cover], kernels: tuple[Kernel, ...], apart: tuple[Operand, ...]
-) -> tuple[Kernel, ...]:
-    """The same kernels, with two that keep the state on chip, or its gradient, and are given what needs neither that
-    nor value columns by the one that makes these scores."""
+def _given_walks(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kernel, Kernel]:
+    """The kernels that keep the state on chip, or its gradient, and are given what needs neither that nor value
+    columns: forward, and back."""
     shape = Shape("", "", ("j",), None, whole=("i",), save_states=True, own=("j",))
     doc = "All outputs of a sequence, of what is given of each chunk; the state stays on chip."
     ahead = replace(shape, name=GIVEN, doc=doc, direction="forward")
     doc = "Gradients of the values of a sequence, of what is given of each chunk; the state's gradient stays on chip."
     back = replace(shape, name=GIVEN_BACK, doc=doc, direction="reverse")
     outputs = tuple(Goal(o.name, (o,)) for o in program.outputs)
-    walks = {
-        "fused": build(program, covers, ahead, outputs, tuple(s.end for s in program.states)),
-        "fused_value_gradients": build(
-            program, covers, back, gradient_goals(program, "j"), tuple(s.adjoint for s in program.states)
-        ),
-    }
-    maker = maker_of(program, covers, apart, tuple(_given_tiles(walks.values())))
+    ends, adjoints = (tuple(s.end for s in program.states), tuple(s.adjoint for s in program.states))
+    return (
+        build(program, covers, ahead, outputs, ends),
+        build(program, covers, back, gradient_goals(program, "j"), adjoints),
+    )
+
+
+def _with_operands(
+    program: ChunkProgram,
+    covers: dict[str, Cover],
+    kernels: tuple[Kernel, ...],
+    apart: tuple[Operand, ...],
+    walks: tuple[Kernel, ...],
+) -> tuple[Kernel, ...]:
+    """The same kernels, with these walks, which are given what they multiply by the one that makes these scores."""
+    maker = maker_of(program, covers, apart, tuple(_given_tiles(walks)))
     found = [maker if k.name == maker.name else k for k in kernels]
-    return tuple(x for k in found for x in ((k, walks[k.name]) if k.name in walks else (k,)))
+    beside = dict(zip(ON_CHIP, walks, strict=True))
+    return tuple(x for k in found for x in ((k, beside[k.name]) if k.name in beside else (k,)))
 
 
 def _walks_back_on_chip(program: ChunkProgram, goals: tuple[Goal, ...], by_wgmma: bool) -> bool:

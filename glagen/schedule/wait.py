@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from glagen.ir.expr import Apply, walk
-from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Load, Loop, RowSum, Scan, read
+from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Load, Loop, Scan, read
 from glagen.ir.tuned import BOTH, KEY_GRADIENTS
 from glagen.schedule.both import has_states_left
 from glagen.schedule.given import has_lefts_in_memory
@@ -78,6 +78,4 @@ def reads_from_shared(kernel: Kernel) -> bool:
     be faster by wgmma?"""
     if kernel.name == BOTH:
         return has_states_left(kernel)
-    if kernel.name == KEY_GRADIENTS and any(isinstance(x, Blocks | RowSum) for x in kernel.lines):
-        return False  # sums over steps are products with masks, which lie in registers
     return bool(kernel.whole or kernel.given or kernel.name == KEY_GRADIENTS) and has_lefts_in_memory(kernel)

@@ -286,6 +286,25 @@ def test_walks_take_halves_only_if_what_they_are_given_is_made_so(lacking, monke
     assert {config["num_warps"] for config in found.values()} == {8 if lacking else 2}
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "longer"),
+    [
+        ("", "", True),
+        ("k[t,i] * v[t,j]", "k[t,i] * silu(v[t,j])", True),
+        ("k[t,i] * v[t,j]", "silu(k[t,i]) * v[t,j]", False),
+        ("scale * q[t,i]", "scale * silu(q[t,i])", False),
+        ("S[t,i,j])", "S[t,i,j]) + tanh(sum(i, q[t,i] * k[t,i])) * v[t,j]", False),
+    ],
+    ids=["as it is", "values computed", "keys computed", "queries computed", "more than scores"],
+)
+def test_chunks_without_gates_have_as_many_steps_as_walks_can_halve(old, new, longer):
+    """By the table that glagen comes with: else walks are given what they multiply in chunks as they are."""
+    planned = plan(parse(Source("spec.yaml", spec_text("linear_attn").replace(old, new))), Options())
+    assert bool(planned.doubled) == longer
+    rows = {x.kernel for x in planned.tuned if (x.K, x.V) == (256, 512)}
+    assert {f"{kernel}{IN_HALVES * longer}" for kernel in GIVEN_KERNELS} <= rows
+
+
 def test_walks_that_multiply_float32_take_nothing():
     source = Source("mamba2.yaml", spec_text("mamba2"))
     walks = tuple(replace(ONE, gates="s", kernel=kernel) for kernel in ("states", "adjoint_states"))
