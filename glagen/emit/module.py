@@ -27,7 +27,7 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
 from glagen.ir.recurrence import Composite, Recurrence
 from glagen.ir.schedule import CLOSED, FARTHEST, LOWEST, SHIFT, Growth, Schedule
-from glagen.ir.tuned import ALONE, CROWDED, FORWARD, GIVEN, HALVED, STRONG, WALKS
+from glagen.ir.tuned import ALONE, CROWDED, FORWARD, GIVEN, GIVEN_BACK, HALVED, STRONG, WALKS
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
 NO_CHECKSUM = "0" * 16  # in the header, while the module's is computed
@@ -125,7 +125,8 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "kept": ", ".join(kept),
         "kept_count": len(kept),
         "operands": len(kept) > 1,
-        "given": GIVEN in roles,
+        "given_walk": GIVEN in roles,
+        "given_walk_back": GIVEN_BACK in roles,
         "noted": len(made_scores(roles)) if notes_go_back(roles) else 0,
         "alone": ALONE if ALONE in roles else "",
         "halved": HALVED if HALVED in roles else "",
