@@ -13,9 +13,11 @@ from glagen.ir.schedule import Schedule
 from glagen.ir.tuned import (
     ALONE,
     BEYOND,
+    GIVEN,
     GIVEN_KERNELS,
     HALVED,
     IN_HALVES,
+    OPERANDS,
     SHARED,
     SHARING,
     Heads,
@@ -87,6 +89,13 @@ def operands_shared(planned: Schedule, workload: Workload, device: torch.device)
     """What has kernels of the backward be given what two others make once for all of them, as the rule would."""
     like = replace(configuration(planned, "", workload, device), block_K=32, block_V=32)
     return tuple(replace(like, kernel=name) for name in (*SHARED, *SHARING))
+
+
+def forward_shared(planned: Schedule, workload: Workload, device: torch.device) -> Table:
+    """What has a forward on chip be given what one of these makes of keys, as well, as the rule would."""
+    rows = operands_shared(planned, workload, device)
+    walk = replace(rows[0], kernel=GIVEN, block_K=rows[0].K, block_V=64, stages=2)
+    return merged(rows, [replace(rows[0], kernel=OPERANDS), walk])
 
 
 def all_gradients(planned: Schedule, name: str, workload: Workload, device: torch.device) -> Tuned:

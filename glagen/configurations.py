@@ -33,6 +33,7 @@ from glagen.ir.tuned import (
     HALVED,
     IN_HALVES,
     ON_CHIP,
+    OPERANDS,
     STRONG,
     Tuned,
     merged,
@@ -217,9 +218,9 @@ def _function(kernel: str) -> str:
 
 def _on_chip(module: ModuleType, kernel: str) -> dict[str, Callable[..., Any]]:
     """In the place of a module's own functions: this kernel alone keeps the state on chip; or the forward, if it makes
-    scores for that alone, or adds what that leaves out."""
+    scores, or operands, for that alone, or adds what that leaves out."""
     functions = [name for name in ("_stays_on_chip", "_takes_over", "_is_alone") if hasattr(module, name)]
-    walk = GIVEN if kernel == f"scores{IN_HALVES}" else _function(kernel)
+    walk = GIVEN if kernel == f"scores{IN_HALVES}" or _function(kernel) == OPERANDS else _function(kernel)
     if walk == BEYOND or (walk == "scores" and not hasattr(module, "_scores_triton")):
         walk = "fused"
     return dict.fromkeys(functions, lambda name, *_: name == walk)

@@ -32,6 +32,7 @@ from glagen.candidates import (
     by_halves,
     called,
     candidates,
+    forward_shared,
     given_by_halves,
     operands_shared,
     scores_apart,
@@ -123,7 +124,8 @@ def _tuned(planned: Schedule, oracle: Oracle, given: Call, ask: Ask, say: Say) -
         plain += (x,)
         yield x
     alone = ((all_gradients(planned, name, workload, device),) for name in (ALONE, BOTH))
-    for base in ((scores_apart(planned, workload, device),), *alone, operands_shared(planned, workload, device)):
+    shared = [made(planned, workload, device) for made in (operands_shared, forward_shared)]
+    for base in ((scores_apart(planned, workload, device),), *alone, *shared):
         wanted = {x.kernel for x in base}
         if not wanted <= {k.name for k in _planned(source, base).kernels}:
             continue  # of other specs

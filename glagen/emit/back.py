@@ -62,6 +62,8 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         lines += indented(_walk_back_on_chip(program, kernels, fused, walk_back, order))
     elif ADJOINT_GIVEN in kernels:
         makers = [shared_call(program, kernels[role]) for role in SHARED]
+        if GIVEN in kernels:
+            makers[:1] = [f"if not {walk_operands(kernels)[0]}.numel():", f"    {makers[0]}"]
         lines += [
             f'    given = ("{KEYS_GIVEN}", _capability(), dtype, *_powers(K, V)) in TUNED',
             "    if given:",
@@ -199,7 +201,7 @@ def _walk_back_on_chip(
             f"given = {' and '.join(conditions)}",
             "if given:",
             *indented([states, *_left(program, kernels), f"if not {operands[0]}.numel():"]),
-            f"        [{', '.join(operands)}] = {operands_call(program)}",
+            f"        [{', '.join(operands)}] = {operands_call(program, kernels)}",
             *indented(launch(program, kernels[GIVEN_BACK], renamed | operand_names(kernels))),
         ]
     return [

@@ -122,13 +122,28 @@ def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[
     alone = [f'alone = _is_alone("{ALONE}", N * M, K, V, T, dtype, {PACKED})'] * (ALONE in kernels)
     return [
         f'if _takes_over("{GIVEN}", N * pieces * M, K, V, dtype):',
-        f"    [{', '.join(walk_operands(kernels))}] = operands = {operands_call(program)}",
-        *indented([*alone, *entered(program, kernels["states"])]),
+        f"    [{', '.join(walk_operands(kernels))}] = operands = {operands_call(program, kernels)}",
+        *indented([*alone, *entered(program, kernels["states"], "strong" if text["kernel"].runs_twice else "_")]),
         f"    {chunk_states(state, 'H')} if kept else None",
-        *indented([*configure(program, text), *start(program, text, own, config=_crowded(text))]),
+        *indented([*configure(program, text), *_given_walk(program, kernels, own)]),
         f"    if kept{' and not alone' * len(alone)}:",
         f"        return {results}, {name}, *operands",
         f"    return {results}, {last}",
+    ]
+
+
+def _given_walk(program: ChunkProgram, kernels: dict[str, KernelText], own: dict[str, str]) -> list[str]:
+    """That forward, once it is configured; what is strong runs again, without values that another kernel adds."""
+    text, state = kernels[GIVEN], program.states[0].name
+    if not text["kernel"].runs_twice:
+        return start(program, text, own, config=_crowded(text))
+    nothing = own | dict.fromkeys([*(o.name for o in program.outputs), state, f"{state}_final"], "None")
+    return [
+        *looked(program, text, nothing, "H", "strong"),
+        *start(program, text, own, passes="[1:3]", config=_crowded(text)),
+        "strong = again.view(N, H, -1)",
+        *start(program, text, own, passes="[3:]"),
+        *(_added(program, kernels[BEYOND]) if BEYOND in kernels else []),
     ]
 
 

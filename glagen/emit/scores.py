@@ -9,7 +9,7 @@ from glagen.emit.memory import EXTENT
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Store
-from glagen.ir.tuned import GIVEN, ON_CHIP, SHARED, STRONG
+from glagen.ir.tuned import GIVEN, KEY_OPERANDS, ON_CHIP, OPERANDS, SHARED, STRONG
 
 
 def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:
@@ -72,10 +72,10 @@ def notes_go_back(kernels: dict[str, KernelText]) -> bool:
 
 def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:
     """The module's function that makes scores together with what else a walk is given, if it has one."""
-    shared = [_shared(program, kernels[role], steps) for role in SHARED if role in kernels]
+    shared = [_shared(program, kernels[role], steps) for role in (OPERANDS, *SHARED) if role in kernels]
     if not walk_operands(kernels):
         return shared
-    text = kernels["scores"]
+    text = kernels[_maker(kernels)]
     told, tensors = _with_notes(text, steps)
     new_ones = [
         "def _new_operands(dtype, device, slots=0, M=0, K=0, V=0):",
@@ -85,14 +85,14 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
         *(f"        _empty({', '.join(extents)}, dtype={kind}, device=device)," for _, extents, kind in tensors),
         "    ]",
     ]
-    if GIVEN not in kernels:
+    if GIVEN not in kernels or shared:
         return ["\n".join(new_ones), *shared]
     no_more = dict.fromkeys(text["kernel"].given, "None")  # all else is right at once
     passes = [({}, "[:1]"), (no_more, "[1:]")] if text["kernel"].runs_twice else [({}, "")]
     names = operand_names(kernels) | {"walks": "None"}
     launches = [start(program, text, names | less, read="strong.shape[1]", passes=which) for less, which in passes]
     lines = [
-        f"def {operands_call(program)}:",
+        f"def {operands_call(program, kernels)}:",
         '    """What walks on chip are given: scores of each chunk, and what else has no value columns."""',
         *head(program),
         f"    [{', '.join(walk_operands(kernels))}] = operands = _new_operands(dtype, device, slots, M, K, V)",
@@ -138,8 +138,10 @@ def shared_notes(role: str) -> str:
     return f"strong_{role.partition('_')[0]}s"
 
 
-def operands_call(program: ChunkProgram) -> str:
+def operands_call(program: ChunkProgram, kernels: dict[str, KernelText]) -> str:
     """The call of it."""
+    if OPERANDS in kernels:
+        return _shared_head(program, kernels[OPERANDS])
     return f"_operands_triton({', '.join([*arguments(program), 'packing'])})"
 
 
@@ -147,13 +149,20 @@ def walk_operands(kernels: dict[str, KernelText]) -> list[str]:
     """What walks are given, by name; the backward takes what the forward's was given. None if no walk is."""
     if GIVEN not in kernels and not notes_go_back(kernels):
         return []
-    return [*operand_names(kernels).values(), *noted(kernels["scores"])]
+    maker = kernels[_maker(kernels)]
+    notes = shared_notes(KEY_OPERANDS) if maker["role"] == OPERANDS else "strong"
+    return [*operand_names(kernels).values(), *(notes for _ in noted(maker))]
+
+
+def _maker(kernels: dict[str, KernelText]) -> str:
+    """The kernel that makes what walks are given."""
+    return OPERANDS if OPERANDS in kernels else "scores"
 
 
 def operand_names(kernels: dict[str, KernelText]) -> dict[str, str]:
     """What to call the tiles that walks are given: another name than that of sums over columns, which lie otherwise."""
     sums = {store.target for role, text in kernels.items() if "sums_" in role for store in text["kernel"].stores}
-    targets = [store.target for store in kernels["scores"]["kernel"].stores]
+    targets = [store.target for store in kernels[_maker(kernels)]["kernel"].stores]
     return {target: f"{target}_given" if target in sums else identifier(target) for target in targets}
 
 

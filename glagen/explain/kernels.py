@@ -19,6 +19,7 @@ from glagen.ir.tuned import (
     HALVED,
     IN_HALVES,
     KEYS_GIVEN,
+    OPERANDS,
     SHARED,
     SHARING,
     STRONG,
@@ -100,10 +101,15 @@ def _given(schedule: Schedule) -> str:
     for chunk in dict.fromkeys(x.chunk for x in measured):
         heads = " and for ".join(place(x.heads) for x in measured if x.chunk == chunk)
         found.append(f"{heads}, {f'whose chunks have {chunk} steps, ' * bool(schedule.doubled)}")
+    names = {k.name for k in schedule.kernels}
+    walks_back, they = "", "It multiplies"
+    if back in names:
+        walks_back, they = f", and `{back}` the work of `adjoint_states` and `value_gradients`", "They multiply"
+    maker = OPERANDS if OPERANDS in names else "scores"
     return (
-        f"`{forward}` does the whole forward, and `{back}` the work of `adjoint_states` and `value_gradients`, for "
-        f"{'and for '.join(found)}wherever there is a program for two thirds of the multiprocessors. They "
-        f"multiply what `scores` makes of each chunk{', whatever its gates are' if schedule.program.gates else ''}."
+        f"`{forward}` does the whole forward{walks_back}, for "
+        f"{'and for '.join(found)}wherever there is a program for two thirds of the multiprocessors. {they} "
+        f"what `{maker}` makes of each chunk{', whatever its gates are' if schedule.program.gates else ''}."
     )
 
 

@@ -21,6 +21,7 @@ ON_CHIP = "fused", "fused_value_gradients"  # those that make that themselves
 ADJOINT_GIVEN, KEYS_GIVEN = "adjoint_states_given", "key_gradients_given"
 SHARING = ADJOINT_GIVEN, KEYS_GIVEN, "value_gradients_given"
 SHARED = KEY_OPERANDS, VALUE_OPERANDS = "key_operands", "value_operands"
+OPERANDS = "operands"  # that which makes those of keys for a forward on chip, which keeps them for the backward
 KEY_GRADIENTS = "key_gradients"  # the kernel of a chunk's gradients on the key side, if nothing is given
 # The forward that takes chunks by halves and stores no states (see schedule/halves.py).
 HALVED = "fused_halved"
@@ -32,7 +33,7 @@ STRONG = "_strong"  # after the name of a kernel that runs twice: in the run for
 CROWDED = "_crowded"
 # After that of a walk on chip: if it takes chunks by halves, and stores states of whole ones (schedule/halves.py).
 IN_HALVES = "_in_halves"
-FORWARD = ("states", "scores", "outputs", "fused", HALVED, GIVEN, BEYOND)  # the kernels that make states and outputs
+FORWARD = ("states", "scores", OPERANDS, "outputs", "fused", HALVED, GIVEN, BEYOND)  # make states and outputs
 WALKS = ("states", "adjoint_states", ADJOINT_GIVEN)  # those that keep what enters or leaves each chunk
 Heads = tuple[int, str, int, int]  # the major compute capability, the type of the inputs; K and V, powers of two
 

@@ -180,8 +180,10 @@ def build(
     if alone:
         lines, scans = carried_rounded(summed_as_they_lie(lines), scans)
     lines = added_in_order(lines) if forward and not shape.direction else lines
-    judges = _judges(program, covers) if operands or (shape.direction and not shape.given) else ()
+    judges = _judges(program, covers) if operands or shape.direction else ()
     judges = tuple(x for x in judges if not operands or x.axis == shape.looped)
+    if shape.given:  # gates of which all comes from others are right at once
+        judges = tuple(x for x in judges if any(x.sums in written(line) for line in lines))
     roots = [s.tile for s in stores] + [r for s in scans for r in s.reads] + [judge.sums for judge in judges]
     body = begun(phases(lines, shape.looped, roots, {x.tile for x in stores if shape.looped in x.axes}))
     if shape.on_chip:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from glagen.errors import UnprovableError
 from glagen.ir.chunk import Carry, ChunkProgram, Operand, inputs_of
 from glagen.ir.invariants import require_sound
-from glagen.ir.kernel import Kernel, Line, Load, Scan
+from glagen.ir.kernel import Kernel, Line, Scan
 from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import (
     ALONE,
@@ -17,10 +17,8 @@ from glagen.ir.tuned import (
     GIVEN,
     GIVEN_BACK,
     HALVED,
-    KEY_OPERANDS,
     ON_CHIP,
     SHARING,
-    VALUE_OPERANDS,
     WALKS,
     Tuned,
 )
@@ -44,6 +42,7 @@ from glagen.schedule.kernels import (
     wants_wgmma,
 )
 from glagen.schedule.lower import Lowering
+from glagen.schedule.makers import given_tiles, maker_for_walk, sharing, with_makers
 from glagen.schedule.mild import for_mild_gates
 from glagen.schedule.partial import local_sums
 from glagen.schedule.scored import are_for_strong_gates, changes_bits, with_scores
@@ -62,6 +61,8 @@ from glagen.schedule.tiles import (
 )
 from glagen.schedule.wait import adds_from_shared, reads_from_shared
 
+GIVEN_DOC = "All outputs of a sequence, of what is given of each chunk; the state stays on chip."
+
 
 def schedule(program: ChunkProgram, options: Options) -> Schedule:
     """Requires: a program with its adjoint. Ensures: a cover with a certificate for every vector gate.
@@ -78,6 +79,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     keys, values = ({goal.target for goal in gradient_goals(program, axis)} for axis in ("i", "j"))
     beside = {
         ("scores", GIVEN): True,
+        (GIVEN,): may_share(program, gated_sides(program), exact),
         SHARING: may_share(program, gated_sides(program), exact),
         (ALONE,): may_walk_alone(program, exact),
         (HALVED,): may_take_halves(program, exact),
@@ -208,8 +210,8 @@ def _kernels(
     goals = gradient_goals(program, "j")
     if _walks_back_on_chip(program, goals, _adds_by_wgmma(program, covers, on_chip[0])):
         doc = "Gradients of the values of a sequence, walking back; the state's gradient stays on chip."
-        fused = Shape("fused_value_gradients", doc, ("j",), None, "reverse", ("i",), save_states=True)
-        walk = for_mild_gates(build(program, covers, fused, goals, adjoints))
+        fused_back = Shape("fused_value_gradients", doc, ("j",), None, "reverse", ("i",), save_states=True)
+        walk = for_mild_gates(build(program, covers, fused_back, goals, adjoints))
         if gated_sides(program) in ("", "s") or _adds_by_wgmma(program, covers, walk):
             backward.append(walk)
     every = tuple(Goal(f"d{gradient.name}", gradient.parts) for gradient in program.gradients if gradient.parts)
@@ -221,8 +223,13 @@ def _kernels(
         doc = "One chunk's gradients on both sides, from the state at its start and its gradient at the end."
         backward.append(for_mild_gates(build(program, covers, Shape(BOTH, doc, both, None, None, both), every, ())))
     if SHARING[0] in more:
-        given = [build(program, covers, _given(shape), goals, carries) for shape, goals, carries in chunkwise]
-        backward += _with_makers(program, covers, given)
+        given = [build(program, covers, sharing(shape), goals, carries) for shape, goals, carries in chunkwise]
+        shared = with_makers(program, covers, given)
+        backward += shared
+        if GIVEN in more and shared:
+            shape = replace(fused, name=GIVEN, doc=GIVEN_DOC, save_states=True, own=("j",))
+            walk, *_ = leaving_values(build(program, covers, shape, outputs, ends), forward[1])
+            forward += [maker_for_walk(program, covers, given), walk]
     before, between = (_sums(program, covers, *x) for x in (("sums", forward), ("backward_sums", backward)))
     kernels = (*before, *forward, *between, *backward)
     kernels = with_scores(program, covers, kernels, apart, "scores" in more) if apart else kernels
@@ -230,43 +237,11 @@ def _kernels(
     return tuple(x for x in kernels if x.late or not (x.name == ON_CHIP[1] and x.runs_twice))
 
 
-def _given(shape: Shape) -> Shape:
-    """That of a kernel that does the same, and is given all but what needs a state or all columns that it owns."""
-    doc = f"{shape.doc} What it multiplies is given."
-    return replace(shape, name=f"{shape.name}_given", doc=doc, own=shape.owned)
-
-
-def _with_makers(program: ChunkProgram, covers: dict[str, Cover], given: list[Kernel]) -> list[Kernel]:
-    """These kernels, after those that make what they are given, of keys and of values. None if it takes more to make
-    that, or if they store parts of sums."""
-    doc = "{} of each chunk, for kernels of the backward."
-    sides = (
-        (KEY_OPERANDS, "i", "Scores, and queries and keys with their decays,"),
-        (VALUE_OPERANDS, "j", "Gradients of scores, and those of outputs and values with their decays,"),
-    )
-    made = []
-    for name, axis, what in sides:
-        shape = Shape(name, doc.format(what), (), axis, makes_sums=True, exact=True)
-        operands = tuple(x for x in _given_tiles(given) if axis in x.indices)
-        goals = tuple(Goal(x.name, (x,)) for x in scores(program, of_gradients=axis == "j"))
-        made.append(build(program, covers, shape, goals, (), operands))
-    there = {store.target for kernel in made for store in kernel.stores}
-    whole = all({"t", *kernel.owned} <= set(store.axes) for kernel in given for store in kernel.stores)
-    return [*made, *given] if whole and there >= {n.removesuffix("_T") for k in given for n in k.given} else []
-
-
-def _given_tiles(kernels: Iterable[Kernel]) -> list[Operand]:
-    """What these kernels are given but matrices, as it lies in memory."""
-    axes = {x.name: x.axes for k in kernels for x in k.lines if isinstance(x, Load) and x.name in k.given}
-    return [Operand(n, tuple(a for a in "tij" if a in axes[n])) for n in axes if "s" not in axes[n]]
-
-
 def _given_walks(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kernel, Kernel]:
     """The kernels that keep the state on chip, or its gradient, and are given what needs neither that nor value
     columns: forward, and back."""
     shape = Shape("", "", ("j",), None, whole=("i",), save_states=True, own=("j",))
-    doc = "All outputs of a sequence, of what is given of each chunk; the state stays on chip."
-    ahead = replace(shape, name=GIVEN, doc=doc, direction="forward")
+    ahead = replace(shape, name=GIVEN, doc=GIVEN_DOC, direction="forward")
     doc = "Gradients of the values of a sequence, of what is given of each chunk; the state's gradient stays on chip."
     back = replace(shape, name=GIVEN_BACK, doc=doc, direction="reverse")
     outputs = tuple(Goal(o.name, (o,)) for o in program.outputs)
@@ -285,7 +260,7 @@ def _with_operands(
     walks: tuple[Kernel, ...],
 ) -> tuple[Kernel, ...]:
     """The same kernels, with these walks, which are given what they multiply by the one that makes these scores."""
-    maker = maker_of(program, covers, apart, tuple(_given_tiles(walks)))
+    maker = maker_of(program, covers, apart, tuple(given_tiles(walks)))
     found = [maker if k.name == maker.name else k for k in kernels]
     beside = dict(zip(ON_CHIP, walks, strict=True))
     return tuple(x for k in found for x in ((k, beside[k.name]) if k.name in beside else (k,)))

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.numerics.helpers import ROOT, SPECS, generated
+from tests.numerics.helpers import ROOT, SPECS, compiled, document_of, forward_shared, generated, spec_text
 
 pytest.importorskip("triton")
 import triton
@@ -317,6 +317,27 @@ def test_which_heads_are_few(monkeypatch, name, kernel, walks, columns, is_cut):
     monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
     monkeypatch.setattr(module, "_capability", lambda: 9)
     assert (module._pieces(kernel, walks, *columns, 4096, torch.bfloat16) > 1) == is_cut
+
+
+@pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v", "linear_attn", "hgrn2", "simple_gla"])
+@pytest.mark.parametrize("has_walk", [False, True], ids=["the rule", "a forward given operands"])
+def test_what_is_asked_of_heads_is_of_kernels_that_there_are(monkeypatch, name, has_walk):
+    """By tables that have no walk which is given anything, or one for the forward alone: of however many heads."""
+    columns, document = (20, 36), document_of(spec_text(name))
+    module = compiled(spec_text(name), tuned=forward_shared(document, 9, columns) if has_walk else ())
+    monkeypatch.setattr(module, "_multiprocessors", lambda: 132)
+    monkeypatch.setattr(module, "_capability", lambda: 9)
+    monkeypatch.setattr(module, "_on_triton", lambda _: True)
+    widths = dict(zip("ij", columns, strict=True))
+    for walks in (*range(1, 140, 7), 132):
+        for kernel in ("states", "adjoint_states"):
+            assert module._pieces(kernel, walks, *columns, 4096, torch.bfloat16) >= 1
+        given = [
+            torch.empty(1, 4096, walks, *(widths[a] for a in d.axes[1:]), dtype=torch.bfloat16, device="meta")
+            for d in document.declarations
+            if d.timed
+        ]
+        assert len(module._run_shapes(1.0, *given, None, None, "saved")) >= 3
 
 
 def test_states_that_are_float64_on_the_way_are_not_cut(monkeypatch):

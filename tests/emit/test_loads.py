@@ -59,9 +59,14 @@ GIVEN = [
 ]
 
 
+def walks_given(name: str) -> tuple[str, ...]:
+    """With gates on both sides that of the forward alone is given what it multiplies."""
+    return GIVEN_KERNELS[:1] if name == "gla_kv" else GIVEN_KERNELS
+
+
 @pytest.mark.parametrize("name", GIVEN)
 def test_given_walks_load_keys_just_before_what_multiplies_them(name):
-    for walk in GIVEN_KERNELS:
+    for walk in walks_given(name):
         text = kernels(name)[f"{name}_{walk}_kernel"]
         before, _, loop = text.partition("for n in range(0, chunks")
         lines = [line.strip() for line in loop.split("\n")]
@@ -108,13 +113,14 @@ def test_the_table_has_them_for_wide_heads(monkeypatch):
         module = generated(name)
         monkeypatch.setattr(module, "_capability", lambda: 9)
         config = module._config("fused_given", 256, 512, torch.bfloat16)
-        assert module._loads_by_tma(config, torch.empty(8, dtype=torch.bfloat16)), name
+        assert module._loads_by_tma(config, torch.empty(8, dtype=torch.bfloat16)) == (name != "gla_kv"), name
         assert not module._loads_by_tma(module._config("fused_given", 128, 128, torch.bfloat16)), name
 
 
 # What walks with gates on keys are given of queries and keys.
 MADE = {
     "gla": ("query_from_start", "k_to_end"),
+    "gla_kv": ("query_from_start", "k_to_end"),
     "gla_sigmoid": ("query_from_start", "k_to_end"),
     "hgrn2": ("query_from_start", "key_to_end"),
     "rwkv6": ("query_from_start_before", "k_to_end"),
@@ -124,7 +130,7 @@ MADE = {
 @pytest.mark.parametrize("name", GIVEN)
 def test_the_cache_fetches_tiles_of_the_next_chunk(name):
     """Those that others have made, if some have columns; else rows of queries and keys, in the walk forward."""
-    for walk in GIVEN_KERNELS:
+    for walk in walks_given(name):
         text = kernels(name)[f"{name}_{walk}_kernel"]
         fetched = re.findall(r"_fetch\((\w+)_ptr \+ \(ahead \* H \+ h\) \* (CHUNK \* \w+), 2 \* \2\)", text)
         made = dict.fromkeys(MADE.get(name, ()), "CHUNK * K")

@@ -23,9 +23,11 @@ from glagen.ir.tuned import (
     ALONE,
     BOTH,
     DTYPES,
+    GIVEN,
     GIVEN_KERNELS,
     HALVED,
     IN_HALVES,
+    OPERANDS,
     SHARED,
     SHARING,
     STRONG,
@@ -172,6 +174,11 @@ def walks_given(document: Document, architecture: int, *heads: tuple[int, int]) 
 def operands_shared(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
     """A table by which kernels of the backward are given what two others make once for all of them."""
     return _of_tiles(document, architecture, 1, (*SHARED, *SHARING), heads)
+
+
+def forward_shared(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
+    """The same, and a forward on chip is given those of keys."""
+    return _of_tiles(document, architecture, 1, (*SHARED, *SHARING, OPERANDS, GIVEN), heads)
 
 
 def all_gradients(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:

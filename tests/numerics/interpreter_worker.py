@@ -28,7 +28,20 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from glagen.ir.document import Document
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import ALONE, BOTH, GIVEN_KERNELS, HALVED, SHARED, SHARING, STRONG, Tuned
+from glagen.ir.tuned import (
+    ALONE,
+    BEYOND,
+    BOTH,
+    GIVEN,
+    GIVEN_KERNELS,
+    HALVED,
+    KEY_OPERANDS,
+    OPERANDS,
+    SHARED,
+    SHARING,
+    STRONG,
+    Tuned,
+)
 from glagen.pipeline import plan
 from glagen.regimes import Case, draw
 from glagen.report import Report
@@ -51,6 +64,7 @@ from tests.numerics.helpers import (
     document_of,
     flattened,
     forget_runs,
+    forward_shared,
     generated,
     given_by_halves,
     half_chunks,
@@ -178,7 +192,7 @@ def main(name: str) -> int:
         assert 2 * config["CHUNK"] == module._chunk(*heads, torch.float16) == 2 * module.CHUNK
         return told(rows + given_their_operands(document, module, heads))
     if name == "shared":
-        return told(where_operands_are_shared("gla_kv"))
+        return told(where_operands_are_shared("gla_kv") + where_a_forward_shares_them("gla_kv"))
     if name == "alone":
         texts = *strategies.UNGATED, strategies.UNGATED_CONSTANT
         rows = [row for text in texts for row in by_one_walk(text)]
@@ -650,6 +664,37 @@ def where_operands_are_shared(name: str) -> list[dict]:
     rows += verify(document, module, regimes=["strong"], **given).to_dict()["rows"]
     assert {f"{document.name}_{kernel}_kernel" for kernel in (*SHARED, *SHARING)} <= launched
     assert not {f"{document.name}_{kernel.removesuffix('_given')}_kernel" for kernel in SHARING} & launched
+    return rows
+
+
+def where_a_forward_shares_them(name: str) -> list[dict]:
+    """The rows of a spec whose forward on chip is given what a kernel makes of keys, which it keeps for the backward;
+    and whether strong gates change bits of outputs before them."""
+    document, (K, V), launched = document_of(spec_text(name)), (20, 36), list[str]()
+    module = compiled(spec_text(name), tuned=forward_shared(document, 0, (K, V)))
+    module._multiprocessors = lambda: 1
+    note_launches(module, launched.append)
+    rows = verify(document, module, cases=[Case(1, 70, 2, K, V)], precisions=["fp32"], regimes=["reset"]).to_dict()[
+        "rows"
+    ]
+    given = {"cases": [Case(2, 70, 2, K, V)], "precisions": ["fp16"], "invariants": False}
+    rows += verify(document, module, regimes=["mild", "strong", "neighbours"], **given).to_dict()["rows"]
+    for precision in ("fp32", "fp16"):
+        found = changed_before(document, module, PRECISIONS[precision], CPU, "saved", (K, V))
+        rows.append({"precision": precision, "changed": found, "ok": not found})
+    walk, made, beyond, fused = (f"{name}_{kernel}_kernel" for kernel in (GIVEN, OPERANDS, BEYOND, "fused"))
+    assert {walk, made, beyond} <= {*launched} and fused not in launched
+    problem = draw(document, "mild", Case(1, 40, 1, K, V))
+    for states, again in (("saved", 0), ("recomputed", 1)):  # they are kept where chunk states are
+        launched.clear()
+        op_results(document, module, problem, PRECISIONS["fp16"], CPU, states)
+        assert launched.count(made) == 1
+        assert launched.count(f"{name}_{KEY_OPERANDS}_kernel") == again
+    launched.clear()
+    cut_in_two(module)
+    given = {"cases": [Case(1, 80, 2, K, V)], "precisions": ["fp16"], "regimes": ["strong"], "invariants": False}
+    rows += verify(document, module, **given).to_dict()["rows"]
+    assert {walk, f"{name}_states_kernel"} <= {*launched}
     return rows
 
 

@@ -25,9 +25,11 @@ from glagen.ir.tuned import (
     BEYOND,
     BOTH,
     CROWDED,
+    GIVEN,
     GIVEN_KERNELS,
     HALVED,
     IN_HALVES,
+    OPERANDS,
     SHARED,
     SHARING,
     STRONG,
@@ -439,8 +441,8 @@ def test_a_backward_shares_its_operands_if_all_of_the_op_gains(name, gain, kept,
     monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
     monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
     found = list(tuning.tune(source, CPU, [TINY], 1))
-    assert tried == [set(), {"scores"}, *([shared] if kept is not None else [])]
-    assert {x.kernel for x in found} == (shared if kept else set())
+    assert tried == [set(), {"scores"}, *([shared, shared | {OPERANDS, GIVEN}] if kept is not None else [])]
+    assert {x.kernel for x in found} == (shared if kept else set())  # given as well, a forward gains no more
 
 
 def test_a_configuration_that_is_wrong_or_cannot_be_launched_is_not_right(planned, monkeypatch):
