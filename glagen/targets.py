@@ -192,6 +192,9 @@ def _compile(module: ModuleType, call: Launch, gpu: Any, dtype: torch.dtype, K: 
         while compiled.metadata.shared > limit and launch_options.get("num_stages", 1) > 1:  # as `_fitting` there does
             launch_options["num_stages"] -= 1
             compiled = triton.compile(source, target=gpu, options=launch_options)
+        while module._runs_over(compiled.asm.get("ptx", "")):  # as `_loaded` there does
+            launch_options["num_warps"] = 2 * launch_options.get("num_warps", 4)
+            compiled = triton.compile(source, target=gpu, options=launch_options)
         registers, spills, mma = _machine_code(compiled) if gpu.backend == "cuda" else (0, 0, ())
         if registers == 32 and spills:  # as `_loaded` there does
             compiled = triton.compile(source, target=gpu, options=launch_options | {"maxnreg": 255})

@@ -25,7 +25,7 @@ def derived_pattern(name: str) -> str | None:
 _GLOBALS = frozenset(
     """
     F CHUNK COMPILED FROM_SHARED LONG PIECE SHARE TILES TUNED WIDEST BFLOAT16 contextlib contextvars functools
-    math threading
+    math re threading
     """.split()  # noqa: SIM905
 )
 

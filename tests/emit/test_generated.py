@@ -121,6 +121,7 @@ def test_modules_import_torch_and_triton_alone(name):
         "os",
         "math",
         "operator",
+        "re",
         "threading",
         "torch",
         "triton",

@@ -51,7 +51,7 @@ class Compiled:
         self.src = self
 
     function, packed_metadata, metadata = "function", "metadata", "more"
-    n_regs, n_spills = 168, 0
+    n_regs, n_spills, asm = 168, 0, {"ptx": ""}
 
     def _init_handles(self):
         """On a GPU that has room for it."""
@@ -641,6 +641,41 @@ def test_kernels_that_are_left_few_registers_may_take_all(module, monkeypatch, r
     module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, STRONG=False)
     assert [x.get("maxnreg") for x in kernel.compiled] == ([None, 255] if again else [None])
     assert [number for number, *_ in kernel.launched] == [int(again)]
+
+
+# What LLVM makes of two shifts, of which it needs one (Triton 3.6.0): threads from the 16th on add to it.
+OVER = """
+    mul.wide.u32 \t%rd31, %r1, 268435456;
+    cvt.u64.u32 \t%rd32, %r3;
+    shl.b64 \t%rd33, %rd32, 33;
+    or.b64 \t%rd34, %rd31, %rd33;
+    mov.b64 \t{_, %r19}, %rd34;
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "over"),
+    [
+        ("", "", True),
+        ("%rd31, %rd33", "%rd33, %rd31", True),
+        ("{_, %r19}", "{%r18, %r19}", True),
+        ("268435456", "4", False),  # no thread's number is so large
+        ("or.b64", "add.s64", False),  # an address
+        ("{_, %r19}, %rd34", "{_, %r19}, %rd33", False),
+        ("mov.b64 \t{_, %r19}", "cvt.u32.u64 \t%r19", False),  # the lower half
+    ],
+)
+def test_numbers_that_run_over_into_others_are_found(module, before, after, over):
+    assert module._runs_over(OVER.replace(before, after)) is over
+
+
+def test_kernels_whose_numbers_run_over_have_more_warps(module, monkeypatch):
+    """As many as it takes for them not to."""
+    kernel = Kernel()
+    monkeypatch.setattr(Compiled, "asm", property(lambda self: {"ptx": OVER * (self.number < 2)}))
+    module._launch(kernel, 5, DEVICE, NUMBERS, 0.5, 48, K=64, STRONG=False, config=module._Config(num_warps=1))
+    assert [x["num_warps"] for x in kernel.compiled] == [1, 2, 4]
+    assert [number for number, *_ in kernel.launched] == [2]
 
 
 @pytest.mark.parametrize(("version", "scratch", "past"), [("3.6.0", 0, True), ("3.6.0", 8, False), ("3.7.1", 0, False)])

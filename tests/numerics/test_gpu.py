@@ -315,15 +315,10 @@ def test_later_strong_gates_change_no_earlier_bit_on_chip(name, columns):
 
 @pytest.mark.parametrize("walks", [4, 10**6], ids=["tiles as measured", "in pieces"])
 @pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_sigmoid", "hgrn2", "rwkv6", "linear_attn"])
-def test_wide_heads_whose_walks_are_given_operands(name, walks, request):
+def test_wide_heads_whose_walks_are_given_operands(name, walks):
     """As those of 256 by 512 on Hopper, in chunks of twice as many steps but with gates on both sides: gates of any
     strength, and bits of outputs before strong ones."""
     document, module = document_of(spec_text(name)), generated(name)
-    if name == "gla_kv" and walks > 4:
-        wrong = (
-            "gradients of 500 columns of values with gates, of keys of 250, where all of a call is 32 steps (README)"
-        )
-        request.applymarker(pytest.mark.xfail(reason=wrong, strict=True))
     module._multiprocessors, module.LONG = lambda: walks, 1
     if torch.cuda.get_device_capability()[0] == 9:
         assert name == "gla_kv" or module._chunk(256, 512, torch.bfloat16) == 2 * module.CHUNK
