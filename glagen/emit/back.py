@@ -201,7 +201,7 @@ def _walk_back_on_chip(
             f"given = {' and '.join(conditions)}",
             "if given:",
             *indented([states, *_left(program, kernels), f"if not {operands[0]}.numel():"]),
-            f"        [{', '.join(operands)}] = {operands_call(program, kernels)}",
+            f"        [{', '.join(operands)}] = {operands_call(program)}",
             *indented(launch(program, kernels[GIVEN_BACK], renamed | operand_names(kernels))),
         ]
     return [

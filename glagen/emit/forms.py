@@ -122,7 +122,7 @@ def _of_operands(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[
     alone = [f'alone = _is_alone("{ALONE}", N * M, K, V, T, dtype, {PACKED})'] * (ALONE in kernels)
     return [
         f'if _takes_over("{GIVEN}", N * pieces * M, K, V, dtype):',
-        f"    [{', '.join(walk_operands(kernels))}] = operands = {operands_call(program, kernels)}",
+        f"    [{', '.join(walk_operands(kernels))}] = operands = {operands_call(program)}",
         *indented([*alone, *entered(program, kernels["states"], "strong" if text["kernel"].runs_twice else "_")]),
         f"    {chunk_states(state, 'H')} if kept else None",
         *indented([*configure(program, text), *_given_walk(program, kernels, own)]),
@@ -141,9 +141,7 @@ def _given_walk(program: ChunkProgram, kernels: dict[str, KernelText], own: dict
     return [
         *looked(program, text, nothing, "H", "strong"),
         *start(program, text, own, passes="[1:3]", config=_crowded(text)),
-        "strong = again.view(N, H, -1)",
-        *start(program, text, own, passes="[3:]"),
-        *(_added(program, kernels[BEYOND]) if BEYOND in kernels else []),
+        *_with_less(program, kernels, text, own),
     ]
 
 
@@ -170,7 +168,7 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     walk += start(program, text, mild, passes=passes, config="other" if ahead else _crowded(text))
     walk += start(program, text, mild, passes="[2:3]") if far and text["crowds"] else []
     if lighter:
-        walk += [*_with_less(program, kernels, saved), *_kept_for_backward(program, kernels)]
+        walk += [*_with_less(program, kernels, text, saved), *_kept_for_backward(program, kernels)]
     else:
         walk += _with_right_states(program, kernels, last)
     return [
@@ -181,12 +179,14 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     ]
 
 
-def _with_less(program: ChunkProgram, kernels: dict[str, KernelText], saved: dict[str, str]) -> list[str]:
+def _with_less(
+    program: ChunkProgram, kernels: dict[str, KernelText], text: KernelText, saved: dict[str, str]
+) -> list[str]:
     """The walk along what is strong, between scores of all its chunks at once, and what values add that it leaves."""
     return [
         "strong = again.view(N, H, -1)",
-        *(scores_made(program, kernels, of_strong=True) if kernels["fused"]["kernel"].late else []),
-        *start(program, kernels["fused"], saved, passes="[3:]", config=_spared(kernels["fused"])),
+        *(scores_made(program, kernels, of_strong=True) if text["kernel"].late else []),
+        *start(program, text, saved, passes="[3:]", config=_spared(text)),
         *(_added(program, kernels[BEYOND]) if BEYOND in kernels else []),
     ]
 

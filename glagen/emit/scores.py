@@ -92,7 +92,7 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
     names = operand_names(kernels) | {"walks": "None"}
     launches = [start(program, text, names | less, read="strong.shape[1]", passes=which) for less, which in passes]
     lines = [
-        f"def {operands_call(program, kernels)}:",
+        f"def {operands_call(program)}:",
         '    """What walks on chip are given: scores of each chunk, and what else has no value columns."""',
         *head(program),
         f"    [{', '.join(walk_operands(kernels))}] = operands = _new_operands(dtype, device, slots, M, K, V)",
@@ -138,10 +138,8 @@ def shared_notes(role: str) -> str:
     return f"strong_{role.partition('_')[0]}s"
 
 
-def operands_call(program: ChunkProgram, kernels: dict[str, KernelText]) -> str:
+def operands_call(program: ChunkProgram) -> str:
     """The call of it."""
-    if OPERANDS in kernels:
-        return _shared_head(program, kernels[OPERANDS])
     return f"_operands_triton({', '.join([*arguments(program), 'packing'])})"
 
 

@@ -61,7 +61,7 @@ from glagen.schedule.tiles import (
 )
 from glagen.schedule.wait import adds_from_shared, reads_from_shared
 
-GIVEN_DOC = "All outputs of a sequence, of what is given of each chunk; the state stays on chip."
+_GIVEN_DOC = "All outputs of a sequence, of what is given of each chunk; the state stays on chip."
 
 
 def schedule(program: ChunkProgram, options: Options) -> Schedule:
@@ -227,7 +227,7 @@ def _kernels(
         shared = with_makers(program, covers, given)
         backward += shared
         if GIVEN in more and shared:
-            shape = replace(fused, name=GIVEN, doc=GIVEN_DOC, save_states=True, own=("j",))
+            shape = replace(fused, name=GIVEN, doc=_GIVEN_DOC, save_states=True, own=("j",))
             walk, *_ = leaving_values(build(program, covers, shape, outputs, ends), forward[1])
             forward += [maker_for_walk(program, covers, given), walk]
     before, between = (_sums(program, covers, *x) for x in (("sums", forward), ("backward_sums", backward)))
@@ -241,7 +241,7 @@ def _given_walks(program: ChunkProgram, covers: dict[str, Cover]) -> tuple[Kerne
     """The kernels that keep the state on chip, or its gradient, and are given what needs neither that nor value
     columns: forward, and back."""
     shape = Shape("", "", ("j",), None, whole=("i",), save_states=True, own=("j",))
-    ahead = replace(shape, name=GIVEN, doc=GIVEN_DOC, direction="forward")
+    ahead = replace(shape, name=GIVEN, doc=_GIVEN_DOC, direction="forward")
     doc = "Gradients of the values of a sequence, of what is given of each chunk; the state's gradient stays on chip."
     back = replace(shape, name=GIVEN_BACK, doc=doc, direction="reverse")
     outputs = tuple(Goal(o.name, (o,)) for o in program.outputs)
