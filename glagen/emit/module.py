@@ -230,6 +230,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "crowds": any(x.kernel == f"{kernel.name}{CROWDED}" for x in schedule.tuned),
         "spares": kernel.name == "fused" and schedule.spared_tile > 0,
         "runs_twice": kernel.runs_twice,
+        "adds": any(store.adds for store in kernel.stores),
         "is_told": kernel.late and kernel.of_gradients,
         "described": sorted(printer.described),
         "tiled": printer.tiled,

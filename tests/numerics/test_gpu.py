@@ -535,7 +535,8 @@ def test_measured_configurations(name, columns, in_memory):
     if in_memory:
         module._stays_on_chip = module._takes_over = module._is_alone = lambda *_: False
     modes = ["saved"] if in_memory else ["saved", "recomputed"]  # of forwards on chip, those that store no states, too
-    given = {"precisions": ["bf16"], "regimes": ["mild", "reset"], "modes": modes, "invariants": False}
+    regimes = ["mild", "reset", "neighbours"]
+    given = {"precisions": ["bf16"], "regimes": regimes, "modes": modes, "invariants": False}
     cases = [Case(2, 333, 6, *columns), *[Case(1, 30, 2, *columns)] * in_memory]  # a chunk at most, too
     report = verify(document, module, "cuda", cases=cases, **given)
     assert not [f"{row}" for row in report.failures]

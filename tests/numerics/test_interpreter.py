@@ -124,7 +124,7 @@ def test_what_enters_each_piece():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
-@pytest.mark.parametrize("name", ["gla", "gla_v", "linear_attn", "rwkv6"])
+@pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v", "linear_attn", "rwkv6"])
 def test_chunks_may_be_taken_in_turn(name):
     """Packed, and with shared heads too; where gates are strong, by tiles of their own."""
     result = _worker(f"turned {name}")
