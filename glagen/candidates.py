@@ -17,6 +17,9 @@ from glagen.ir.tuned import (
     GIVEN_KERNELS,
     HALVED,
     IN_HALVES,
+    KEPT_BACK,
+    KEPT_BY_KEYS,
+    OF_KEPT,
     OPERANDS,
     SHARED,
     SHARING,
@@ -96,6 +99,13 @@ def forward_shared(planned: Schedule, workload: Workload, device: torch.device) 
     rows = operands_shared(planned, workload, device)
     walk = replace(rows[0], kernel=GIVEN, block_K=rows[0].K, block_V=64, stages=2)
     return merged(rows, [replace(rows[0], kernel=OPERANDS), walk])
+
+
+def reads_kept(planned: Schedule, workload: Workload, device: torch.device) -> Table:
+    """What has others keep what gradients of values read of states, as the rule would."""
+    like = configuration(planned, "", workload, device)
+    back, keys = (replace(like, kernel=name, block_V=min(like.V, 64)) for name in (KEPT_BACK, KEPT_BY_KEYS))
+    return back, replace(keys, warps=8), replace(like, kernel=OF_KEPT, block_V=min(like.V, 64))
 
 
 def all_gradients(planned: Schedule, name: str, workload: Workload, device: torch.device) -> Tuned:

@@ -35,6 +35,7 @@ from glagen.candidates import (
     forward_shared,
     given_by_halves,
     operands_shared,
+    reads_kept,
     scores_apart,
     tile,
     turned,
@@ -44,7 +45,20 @@ from glagen.candidates import (
 from glagen.configurations import Oracle, forward_time, is_built, is_right, kernel_time, op_time, timed_on
 from glagen.errors import Source
 from glagen.ir.schedule import Ensemble, Options, Schedule
-from glagen.ir.tuned import ALONE, BEYOND, BOTH, CROWDED, GIVEN, GIVEN_KERNELS, HALVED, ON_CHIP, STRONG, Tuned, merged
+from glagen.ir.tuned import (
+    ALONE,
+    BEYOND,
+    BOTH,
+    CROWDED,
+    GIVEN,
+    GIVEN_KERNELS,
+    HALVED,
+    KEPT_KERNELS,
+    ON_CHIP,
+    STRONG,
+    Tuned,
+    merged,
+)
 from glagen.jobs import Ask, answers
 from glagen.loader import import_text
 from glagen.parse import parse
@@ -124,7 +138,7 @@ def _tuned(planned: Schedule, oracle: Oracle, given: Call, ask: Ask, say: Say) -
         plain += (x,)
         yield x
     alone = ((all_gradients(planned, name, workload, device),) for name in (ALONE, BOTH))
-    shared = [made(planned, workload, device) for made in (operands_shared, forward_shared)]
+    shared = [made(planned, workload, device) for made in (operands_shared, forward_shared, reads_kept)]
     for base in ((scores_apart(planned, workload, device),), *alone, *shared):
         wanted = {x.kernel for x in base}
         if not wanted <= {k.name for k in _planned(source, base).kernels}:
@@ -154,7 +168,7 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
     if it has chunks of more steps."""
     source, workload, device = oracle.source, oracle.workload, oracle.device
     planned, based = _planned(source, base), {x.walk for x in base}
-    walks = based if based & {*GIVEN_KERNELS} else (*ON_CHIP, HALVED, ALONE, BOTH)
+    walks = based if based & {*GIVEN_KERNELS} else (*ON_CHIP, HALVED, ALONE, BOTH, *KEPT_KERNELS)
     kernels = [k for k in planned.kernels if not k.whole or (k.tiles.bfloat16[0] >= workload.K and k.name in walks)]
     if based and (not planned.doubled or based == {HALVED}):
         scored = [k.name for k in kernels if k.ready and not k.late] if based == {"scores"} else []

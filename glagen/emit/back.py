@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from glagen.emit.interface import arguments, heads_of
+from glagen.emit.interface import arguments, differentiable, heads_of
 from glagen.emit.launch import (
     INTO,
     PACKED,
@@ -14,7 +14,9 @@ from glagen.emit.launch import (
     configure,
     head,
     indented,
+    kept_reads,
     launch,
+    new,
     noted,
     start,
     sums_made,
@@ -26,7 +28,20 @@ from glagen.emit.walks import left, looked, of_whole, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
-from glagen.ir.tuned import ADJOINT_GIVEN, ALONE, BOTH, GIVEN, GIVEN_BACK, KEYS_GIVEN, SHARED, SHARING
+from glagen.ir.tuned import (
+    ADJOINT_GIVEN,
+    ALONE,
+    BOTH,
+    GIVEN,
+    GIVEN_BACK,
+    KEPT_BACK,
+    KEPT_BY_KEYS,
+    KEPT_KERNELS,
+    KEYS_GIVEN,
+    OF_KEPT,
+    SHARED,
+    SHARING,
+)
 
 
 def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str) -> list[str]:
@@ -57,6 +72,8 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
     lines += indented(_alone(program, kernels, order))
     lines += indented(sums_made(program, kernels, "backward_sums"))
     both = _both(program, kernels, order)
+    reads = _of_reads(program, kernels, order)
+    others = "made" if both and reads else "both" if both else "reads" if reads else ""  # make those of mild gates
     walk_back = _walk_back(program, kernels["adjoint_states"])
     if fused in kernels:
         lines += indented(_walk_back_on_chip(program, kernels, fused, walk_back, order))
@@ -71,9 +88,19 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
             "    else:",
             f"        {walk_back}",
         ]
+    elif reads:
+        lines += indented(
+            [
+                f"reads = {_are_reads(program, kernels, order)}",
+                "if reads:",
+                f"    {_walk_back(program, kernels[KEPT_BACK])}",
+                "else:",
+                f"    {walk_back}",
+            ]
+        )
     else:
         lines.append(f"    {walk_back}")
-    lines += indented(both)
+    lines += indented([*both, *reads, *["made = both or reads"] * (others == "made")])
     sums: dict[str, list[str]] = {}
     for role in ("key_gradients", "value_gradients"):
         if role not in kernels:
@@ -91,14 +118,14 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
             allocations.append(f"{buffer} = {allocated} if needs[{order[target]}] else None")
             sums.setdefault(target, []).append(total)
         on_chip = role == "value_gradients" and fused in kernels
-        lines += indented([] if on_chip or both else allocations)
+        lines += indented([] if on_chip or others else allocations)
         first = ["not on_chip"] * on_chip + ["not given"] * (on_chip and GIVEN_BACK in kernels)
         lines.append(f"    if {' and '.join([*first, _asked(renamed, order, around=bool(first))])}:")
         if GIVEN_BACK in kernels and not on_chip:
             renamed["walks"] = "None if given else strong.shape[0] // B"
         started = scores_made(program, kernels) if text["kernel"].ready else []
-        started = ["if not both:", *indented(started)] if both and started else started
-        started += launch(program, text, renamed, unless="both" if both else "")
+        started = [f"if not {others}:", *indented(started)] if others and started else started
+        started += launch(program, text, renamed, unless=others)
         if f"{role}_given" in kernels:
             notes = {"walks": "None", "strong": shared_notes(role)}
             one = launch(program, kernels[f"{role}_given"], renamed | notes)
@@ -143,12 +170,40 @@ def _both(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[str
     text = kernels[BOTH]
     buffers, unshared, renamed = _unshared(program, kernels, BOTH)
     asked = [f"all(needs[:{len(order)}])", *unshared, f'("{BOTH}", _capability(), dtype, *_powers(K, V)) in TUNED']
+    asked += ["not reads"] * (KEPT_BACK in kernels)
     return [
         *(f"{name} = {made} if needs[{order[target]}] else None" for target, (name, made, _) in buffers.items()),
         f"both = {' and '.join(asked)}",
         "if both:",
         *indented(scores_made(program, kernels) if text["kernel"].ready else []),
         *indented([*configure(program, text), *start(program, text, renamed, passes="[:1]")]),
+    ]
+
+
+def _are_reads(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[str, int]) -> str:
+    """Are gradients of values made of what others read of states? Where the forward has kept that, if all gradients are
+    asked for and no heads share any tensor."""
+    unshared = [f"{heads_of(d)} == M" for d in differentiable(program.recurrence)]
+    return " and ".join([f"all(needs[:{len(order)}])", *unshared, f"{walk_operands(kernels)[0]}.numel() > 0"])
+
+
+def _of_reads(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[str, int]) -> list[str]:
+    """The kernels for that, where gates are mild. Those of strong gates are left to others, of as many chunks in turn;
+    each of the two has to leave out the same."""
+    if KEPT_BACK not in kernels:
+        return []
+    keys, values = kernels[KEPT_BY_KEYS], kernels[OF_KEPT]
+    buffers = [buffer for text in (keys, values) for buffer in _unshared(program, kernels, text["role"])[0].items()]
+    made = [f"{name} = {made} if needs[{order[target]}] else None" for target, (name, made, _) in buffers]
+    renamed = {target: name for target, (name, _, _) in buffers}
+    in_turn = [line for line in configure(program, values) if not line.startswith("RUN = ")]
+    return [
+        *(made if BOTH not in kernels else []),
+        "if reads:",
+        *indented([new(name, *extents, dtype=dtype) for name, extents, dtype in kept_reads(keys)]),
+        *indented([*configure(program, keys), *start(program, keys, renamed, passes="[:1]")]),
+        *indented(scores_made(program, kernels) if values["kernel"].ready else []),
+        *indented([*in_turn, *start(program, values, renamed, passes="[:1]")]),
     ]
 
 
@@ -159,7 +214,7 @@ def _unshared(
     gradient that is; and what its launch calls them."""
     text = kernels[role]
     tensors: list[Tensor] = [item["tensor"] for item in text["tensors"]]
-    outs = {t.name.removesuffix("_out"): t for t in tensors if t.name.endswith("_out")}
+    outs = {t.name.removesuffix("_out"): t for t in tensors if t.name.endswith("_out") and t.kind != "chunks"}
     buffers = {target: _buffer(program, kernels, text, tensor, target) for target, tensor in outs.items()}
     unshared = [f"{heads_of(d)} == M" for d in program.recurrence.declarations if f"d{d.name}" in outs]
     renamed = {target: name for target, (name, _, _) in buffers.items()}
@@ -177,6 +232,7 @@ def _walk_back(program: ChunkProgram, text: KernelText) -> str:
     more = walk_back_arguments(program, text)
     more += [f"{state.adjoint_end}_final", f"needs[{len(program.gradients)}]"]
     made = [identifier(state.adjoint_end), f"{state.adjoint}_initial", *noted(text)]
+    made += [name for name, _, _ in kept_reads(text)]
     return f"{', '.join(made)} = _{text['role']}_triton({', '.join([*arguments(program), PACKED, 'packing', *more])})"
 
 
@@ -251,7 +307,8 @@ def _buffer(
     """A gradient's buffer in one kernel: its name, its allocation, and what it adds to the gradient."""
     kernel: Kernel = text["kernel"]
     # a walk is in the place of another kernel, and so is one that is given what it multiplies
-    chunkwise = [k for role, k in kernels.items() if not k["kernel"].scans and role not in (*SHARING, BOTH)]
+    others = *SHARING, BOTH, *KEPT_KERNELS
+    chunkwise = [k for role, k in kernels.items() if not k["kernel"].scans and role not in others]
     parts = sum(any(t["tensor"].name == tensor.name for t in k["tensors"]) for k in chunkwise)
     shared = parts > 1 and kernel.name not in (ALONE, BOTH)
     name = f"{target}_{'keys' if kernel.owned == ('i',) else 'values'}" if shared else f"{target}_out"

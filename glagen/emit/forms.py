@@ -13,6 +13,7 @@ from glagen.emit.launch import (
     configure,
     head,
     indented,
+    kept_reads,
     launch,
     lead_name,
     new,
@@ -155,7 +156,8 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     if not text["kernel"].runs_twice:
         return [f"{chunk_states(state, 'H')} if kept else None", *launch(program, text, last)]
     outs = {o.name: "None" for o in program.outputs}
-    nothing = outs | {state: "None", final: "None"}
+    reads = [(name, new(name, *extents, dtype=dtype)) for name, extents, dtype in kept_reads(text)]
+    nothing = outs | dict.fromkeys([state, final, *(name for name, _ in reads)], "None")
     scored = text["kernel"].late
     unmade = {ready.tensor: "None" for ready in text["kernel"].ready if scored}
     lighter = scored or text["kernel"].leaves_values
@@ -173,6 +175,7 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         walk += _with_right_states(program, kernels, last)
     return [
         f"{chunk_states(state, 'H')} if {asked} else None",
+        *(f"{made} if kept and _keeps_reads(K, V, dtype) else None" for _, made in reads),
         *configure(program, text),
         *looked(program, text, nothing | unmade, "H", "strong"),
         *walk,
@@ -198,11 +201,14 @@ def _added(program: ChunkProgram, text: KernelText) -> list[str]:
 
 
 def _kept_for_backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
-    """What this forward keeps, if walks back are given it as well: scores of what is strong, and what that is."""
-    if not notes_go_back(kernels):
-        return []
+    """What this forward keeps, if walks back are given it as well: scores of what is strong, and what that is; or what
+    it reads of states, for gradients of values."""
     state = program.states[0].name
     results = ", ".join([*(identifier(o.name) for o in program.outputs), f"{state}_final", identifier(state)])
+    if reads := [name for name, _, _ in kept_reads(kernels["fused"])]:
+        return [f"if {reads[0]} is not None:", f"    return {results}, {', '.join(reads)}"]
+    if not notes_go_back(kernels):
+        return []
     made = made_scores(kernels)
     others = f", *_new_operands(dtype, device)[{len(made)}:-1]" * (GIVEN in kernels)
     return ["if kept:", f"    return {results}, {', '.join(made)}{others}, again"]

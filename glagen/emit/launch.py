@@ -9,7 +9,7 @@ from glagen.emit.memory import EXTENT, READS, Tensor
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram, GateInfo
 from glagen.ir.kernel import Kernel
-from glagen.ir.tuned import ALONE
+from glagen.ir.tuned import ALONE, WALKS
 
 KernelText = dict[str, Any]  # what emit/module.py knows of a printed kernel
 PACKED = "cu_seqlens"
@@ -130,7 +130,7 @@ def start(
     constants += [f"JUDGED={renamed.get('judged', 'False')}"] * text["is_told"]
     kept = [x for x, item in zip(values, text["tensors"], strict=False) if item["name"] in text["described"]]
     kept = ["None"] * len(kept) if by_threads else kept
-    measured = "" if kernel.whole else ", config.measured"
+    measured = ", config.measured" * (kernel.name in WALKS)
     usual = "" if not config.isidentifier() or config == "config" else f"{config} is config and "
     by_tma = [f"{usual}_is_by_tma(config, {states}{measured})" if states != "None" else "False" for states in kept]
     constants += [f"TMA={asked}" for asked in by_tma]
@@ -233,10 +233,23 @@ def chunk_states(name: str, heads: str) -> str:
     return new(identifier(name), "slots", heads, "K", "V", dtype="_kept_type(dtype)")
 
 
+def kept_reads(text: KernelText) -> list[tuple[str, list[str], str]]:
+    """The name, the shape and the type of what a kernel keeps that values' gradients read of states."""
+    found = []
+    for store in text["kernel"].stores:
+        if store.target in text["kernel"].given:
+            extents = ["slots", "M", *(EXTENT.get(axis, "CHUNK") for axis in store.axes)]
+            found.append(
+                (identifier(store.target), extents, "_kept_type(dtype)" if "t" in store.axes else "torch.float32")
+            )
+    return found
+
+
 def walk_back_arguments(program: ChunkProgram, text: KernelText) -> list[str]:
     """What the walk back takes beside the op's arguments: cotangents, and sums that its kernel loads."""
     (state,) = program.states
     known = {*arguments(program), state.adjoint_end, f"{state.adjoint_end}_final", f"{state.adjoint}_initial"}
     known |= {identifier(remains(gate)) for gate in program.gates}
+    known |= {identifier(f"{store.target}_out") for store in text["kernel"].stores}
     names = [identifier(item["tensor"].name) for item in text["tensors"]]
     return [name for name in names if name not in known]

@@ -27,7 +27,21 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
 from glagen.ir.recurrence import Composite, Recurrence
 from glagen.ir.schedule import CLOSED, FARTHEST, LOWEST, SHIFT, Growth, Schedule
-from glagen.ir.tuned import ALONE, CROWDED, FORWARD, GIVEN, GIVEN_BACK, HALVED, STRONG, WALKS
+from glagen.ir.tuned import (
+    ALONE,
+    BOTH,
+    CROWDED,
+    FORWARD,
+    GIVEN,
+    GIVEN_BACK,
+    HALVED,
+    KEPT_BACK,
+    KEPT_BY_KEYS,
+    KEPT_KERNELS,
+    OF_KEPT,
+    STRONG,
+    WALKS,
+)
 
 OWN_CHECKSUM = "@@"  # in templates, where a name must be the module's own
 NO_CHECKSUM = "0" * 16  # in the header, while the module's is computed
@@ -129,6 +143,8 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "given_walk_back": GIVEN_BACK in roles,
         "noted": len(made_scores(roles)) if notes_go_back(roles) else 0,
         "alone": ALONE if ALONE in roles else "",
+        "reads": ", ".join(f'"{name}"' for name in KEPT_KERNELS) if KEPT_BACK in roles else "",
+        "reads_of_all": f'"{KEPT_BACK}", "{KEPT_BY_KEYS}"',
         "halved": HALVED if HALVED in roles else "",
         "doc": prose(rec.doc or rec.name),
         "chunk": schedule.chunk,
@@ -193,7 +209,8 @@ def twin_helpers(lines: list[str]) -> list[str]:
 def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     program = schedule.program
     names = kernel.name, f"{kernel.name}{STRONG}"
-    runs = not kernel.scans and any(x.kernel in names and x.run > 1 for x in schedule.tuned)
+    alike = {*names, *_in_turn_with(kernel.name)}
+    runs = not kernel.scans and any(x.kernel in alike and x.run > 1 for x in schedule.tuned)
     printer = KernelPrinter(kernel, program, schedule.chunk, kernel.name in schedule.stored_by_tma)
     body = printer.print()
     own_notes = notes_by_chunk(kernel)
@@ -248,6 +265,11 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         | {f"blocks_{a}" for a in kernel.owned if a not in kernel.whole},
         "body": body,
     }
+
+
+def _in_turn_with(name: str) -> tuple[str, ...]:
+    """Kernels that make gradients where gates are mild, of which this makes the others: of as many chunks in turn."""
+    return (BOTH, KEPT_BY_KEYS, OF_KEPT) if name in ("key_gradients", "value_gradients", KEPT_BY_KEYS, OF_KEPT) else ()
 
 
 def tensor_shape(kind: str, axes: tuple[str, ...]) -> str:

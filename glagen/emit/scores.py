@@ -4,12 +4,24 @@ what kernels of a backward share."""
 from __future__ import annotations
 
 from glagen.emit.interface import arguments
-from glagen.emit.launch import KernelText, configure, halves, head, indented, launch, new, noted, reconfigure, start
+from glagen.emit.launch import (
+    KernelText,
+    configure,
+    halves,
+    head,
+    indented,
+    kept_reads,
+    launch,
+    new,
+    noted,
+    reconfigure,
+    start,
+)
 from glagen.emit.memory import EXTENT
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Store
-from glagen.ir.tuned import GIVEN, KEY_OPERANDS, ON_CHIP, OPERANDS, SHARED, STRONG
+from glagen.ir.tuned import GIVEN, KEPT_BACK, KEY_OPERANDS, ON_CHIP, OPERANDS, SHARED, STRONG
 
 
 def scores(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) -> list[str]:
@@ -76,7 +88,7 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
     if not walk_operands(kernels):
         return shared
     text = kernels[_maker(kernels)]
-    told, tensors = _with_notes(text, steps)
+    told, tensors = ([], kept_reads(text)) if KEPT_BACK in kernels else _with_notes(text, steps)
     new_ones = [
         "def _new_operands(dtype, device, slots=0, M=0, K=0, V=0):",
         '    """Tensors for what walks on chip are given, and their backward; empty where they are given none."""',
@@ -145,6 +157,8 @@ def operands_call(program: ChunkProgram) -> str:
 
 def walk_operands(kernels: dict[str, KernelText]) -> list[str]:
     """What walks are given, by name; the backward takes what the forward's was given. None if no walk is."""
+    if KEPT_BACK in kernels:
+        return [name for name, _, _ in kept_reads(kernels[_maker(kernels)])]
     if GIVEN not in kernels and not notes_go_back(kernels):
         return []
     maker = kernels[_maker(kernels)]
@@ -153,8 +167,8 @@ def walk_operands(kernels: dict[str, KernelText]) -> list[str]:
 
 
 def _maker(kernels: dict[str, KernelText]) -> str:
-    """The kernel that makes what walks are given."""
-    return OPERANDS if OPERANDS in kernels else "scores"
+    """The kernel that makes what walks are given, or keeps what it reads of states."""
+    return "fused" if KEPT_BACK in kernels else OPERANDS if OPERANDS in kernels else "scores"
 
 
 def operand_names(kernels: dict[str, KernelText]) -> dict[str, str]:

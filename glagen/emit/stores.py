@@ -7,7 +7,7 @@ from glagen.emit.notes import KernelNotes
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel, Line, Loop, Store, written
-from glagen.ir.tuned import ALONE, BOTH
+from glagen.ir.tuned import ALONE, BOTH, KEPT_BACK
 
 
 class KernelStores(KernelNotes):
@@ -63,10 +63,10 @@ class KernelStores(KernelNotes):
         return self._upright(store.tile)
 
     def _store_soon(self, item: Line | Loop) -> None:
-        """Results of a kernel that makes all gradients, each after the last line that makes it: that leaves registers
-        to others. (H200, Triton 3.6.0, bf16, linear_attn, B4 T4096 H64 K=V=128, one chunk at a time: 1.17 ms for
-        1.23.)"""
-        if self.kernel.name not in (ALONE, BOTH):
+        """Results of a kernel that makes all gradients, or keeps what it reads of a state, each after the last line
+        that makes it: that leaves registers to others. (H200, Triton 3.6.0, bf16, linear_attn, B4 T4096 H64 K=V=128,
+        one chunk at a time: 1.17 ms for 1.23.)"""
+        if self.kernel.name not in (ALONE, BOTH, KEPT_BACK):
             return
         for store in self.kernel.stores:
             makers = [line for line in self.kernel.lines if store.tile in written(line)]

@@ -17,6 +17,7 @@ from glagen.emit.launch import (
     configure,
     head,
     indented,
+    kept_reads,
     new,
     noted,
     notes_of_walks,
@@ -27,7 +28,7 @@ from glagen.emit.launch import (
 from glagen.emit.memory import EXTENT
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.tuned import ADJOINT_GIVEN
+from glagen.ir.tuned import ADJOINT_GIVEN, KEPT_BACK
 
 SIDES = {("i",): "keys", ("j",): "values", (): "scalar"}  # what `_carried` calls gates with these axes
 
@@ -35,8 +36,11 @@ SIDES = {("i",): "keys", ("j",): "values", (): "scalar"}  # what `_carried` call
 def walks(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:
     """The module's functions that walk along sequences on Triton."""
     forward = kernels["states"]
-    backward = [kernels[role] for role in ("adjoint_states", ADJOINT_GIVEN) if role in kernels]
-    back = (made(program, x) for x in backward for made in (_leaving, _adjoint_states))
+    back: list[list[str]] = []
+    for text in (kernels[role] for role in ("adjoint_states", ADJOINT_GIVEN) if role in kernels):
+        back += [_leaving(program, text), _adjoint_states(program, text, text)]
+    if KEPT_BACK in kernels:
+        back.append(_adjoint_states(program, kernels[KEPT_BACK], kernels["adjoint_states"]))
     made = _entering(program, forward), _states(program, forward), *back
     return ["\n".join(function) for function in made]
 
@@ -109,25 +113,28 @@ def _leaving(program: ChunkProgram, text: KernelText) -> list[str]:
     ]
 
 
-def _adjoint_states(program: ChunkProgram, text: KernelText) -> list[str]:
+def _adjoint_states(program: ChunkProgram, text: KernelText, from_zero: KernelText) -> list[str]:
+    """`from_zero`: the kernel of the first walks, if there are pieces."""
     (state,) = program.states
     name, initial = identifier(state.adjoint_end), f"{state.adjoint}_initial"
     final = f"{state.adjoint_end}_final"
     more = walk_back_arguments(program, text)
     from_there = of_whole(initial) | _unwanted(program)
+    reads = kept_reads(text)
     return [
         f"def _{text['role']}_triton({', '.join([*arguments(program), PACKED, 'packing', *more, final, 'wanted'])}):",
         '    """Gradients of the states that leave each chunk, and of the initial ones if wanted: [N, M, K, V], or of',
-        f'    as many heads as states have{_notes(text)}."""',
+        f'    as many heads as states have{_notes(text)}{"; and what values read of them" * bool(reads)}."""',
         *head(program),
         f"    {chunk_states(state.adjoint_end, 'M')}",
+        *indented([new(read, *extents, dtype=dtype) for read, extents, dtype in reads]),
         *indented(
             [
                 pieces(text, "M"),
-                *left(program, text, "wanted"),
+                *left(program, from_zero, "wanted"),
                 *configure(program, text),
                 *start(program, text, from_there),
-                f"return {', '.join([name, initial, *noted(text)])}",
+                f"return {', '.join([name, initial, *noted(text), *(read for read, _, _ in reads)])}",
             ]
         ),
     ]

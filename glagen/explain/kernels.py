@@ -18,7 +18,11 @@ from glagen.ir.tuned import (
     GIVEN_KERNELS,
     HALVED,
     IN_HALVES,
+    KEPT_BACK,
+    KEPT_BY_KEYS,
+    KEPT_KERNELS,
     KEYS_GIVEN,
+    OF_KEPT,
     OPERANDS,
     SHARED,
     SHARING,
@@ -34,7 +38,8 @@ BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "C", "s": "C"}
 
 def kernels(schedule: Schedule) -> Section:
     """Every kernel, in order of launch."""
-    by_rule = [k for k in schedule.kernels if k.whole and k.name not in (*GIVEN_KERNELS, HALVED, ALONE, BOTH)]
+    others = *GIVEN_KERNELS, HALVED, ALONE, BOTH, *KEPT_KERNELS
+    by_rule = [k for k in schedule.kernels if k.whole and k.name not in others]
     fused = [k for k in by_rule if not k.of_gradients]
     names = ", ".join(f"`{k.name}`" for k in fused)
     divisor = " (where not in float64, as said above)" if schedule.program.recurrence.divides else ""
@@ -65,6 +70,8 @@ def kernels(schedule: Schedule) -> Section:
         blocks.append(say(_alone(schedule)))
     if any(k.name == BOTH for k in schedule.kernels):
         blocks.append(say(_both(schedule)))
+    if any(k.name == KEPT_BACK for k in schedule.kernels):
+        blocks.append(say(_kept(schedule)))
     if any(k.name in SHARING for k in schedule.kernels):
         blocks.append(say(_shared(schedule)))
     for kernel in schedule.kernels:
@@ -150,6 +157,18 @@ def _both(schedule: Schedule) -> str:
     )
 
 
+def _kept(schedule: Schedule) -> str:
+    """Where gradients of values load no states."""
+    heads = dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel == OF_KEPT)
+    return (
+        "What gradients of values read of states is kept by those who have these at hand, for "
+        f"{' and for '.join(heads)}, where `fused` does the forward and stores states, if all gradients are asked for "
+        f"and no heads share a tensor: `fused`, `{KEPT_BACK}`, which then does the work of `adjoint_states`, and "
+        f"`{KEPT_BY_KEYS}`, that of `key_gradients` where gates are mild. `{OF_KEPT}` does that of `value_gradients` "
+        "then, and loads no state."
+    )
+
+
 def _shared(schedule: Schedule) -> str:
     """What a backward does whose kernels share what they multiply."""
     heads = dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel == KEYS_GIVEN)
@@ -183,7 +202,7 @@ def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
         again = f"for walks on chip that met strong gates, {halves}"
     if kernel.name == BEYOND:
         again = f"for sequences in which walks on chip met strong gates, {halves}"
-    if kernel.name == BOTH:
+    if kernel.name in (BOTH, KEPT_BY_KEYS, OF_KEPT):
         again = "for sequences of mild gates; `key_gradients` and `value_gradients` take all others"
     if notes_by_chunk(kernel):
         again += "; chunk by chunk, which the first run finds out, where it makes what others are given"

@@ -27,6 +27,12 @@ KEY_GRADIENTS = "key_gradients"  # the kernel of a chunk's gradients on the key 
 HALVED = "fused_halved"
 ALONE = "fused_gradients"  # the kernel that makes all gradients, walking back (see schedule/alone.py)
 BOTH = "gradients"  # the kernel that makes all gradients of a chunk (see schedule/both.py)
+# The walk back and the gradients of keys that keep what those of values read of states, and these (schedule/kept.py).
+KEPT_KERNELS = KEPT_BACK, KEPT_BY_KEYS, OF_KEPT = (
+    "fused_adjoint_states",
+    "key_gradients_keeping",
+    "value_gradients_of_kept",
+)
 BEYOND = "outputs_beyond"  # that which adds to outputs what a walk on chip leaves out (see schedule/beyond.py)
 STRONG = "_strong"  # after the name of a kernel that runs twice: in the run for strong gates
 # After that of a forward on chip: if multiprocessors have two programs, and it stores no states, or does so ahead.
@@ -34,7 +40,7 @@ CROWDED = "_crowded"
 # After that of a walk on chip: if it takes chunks by halves, and stores states of whole ones (schedule/halves.py).
 IN_HALVES = "_in_halves"
 FORWARD = ("states", "scores", OPERANDS, "outputs", "fused", HALVED, GIVEN, BEYOND)  # make states and outputs
-WALKS = ("states", "adjoint_states", ADJOINT_GIVEN)  # those that keep what enters or leaves each chunk
+WALKS = ("states", "adjoint_states", ADJOINT_GIVEN, KEPT_BACK)  # those that keep what enters or leaves each chunk
 Heads = tuple[int, str, int, int]  # the major compute capability, the type of the inputs; K and V, powers of two
 
 

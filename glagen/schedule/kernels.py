@@ -97,10 +97,12 @@ def build(
     goals: tuple[Goal, ...],
     carries: tuple[str, ...],
     operands: tuple[Operand, ...] = (),
+    kept: tuple[Operand, ...] = (),
 ) -> Kernel:
     """The kernel of `shape` that stores `goals` and carries the states whose next value is in `carries`.
 
-    `operands`: tiles of a kernel that is given them, which this one makes (see given.py).
+    `operands`: tiles of a kernel that is given them, which this one makes (see given.py); `kept`: what gradients of
+    values read of states, which it stores for them (see kept.py).
 
     Ensures: every tile is defined before it is used; sums over the looped axis are complete before they are; sums over
     an axis of which a program has one block are loaded, or parts that are stored as such.
@@ -112,6 +114,7 @@ def build(
     elif operands:
         wanted += [x.name for goal in gradient_goals(program, "i") for x in goal.parts]
         wanted += [s.adjoint for s in program.states]
+    wanted += [x.name for goal in gradient_goals(program, "j") for x in goal.parts] if kept else []
     blocked = [a for a in shape.owned if a not in shape.whole]
     absent = {"i", "j"} - {shape.looped} if shape.makes_sums else set(blocked)
     sums = {n: o for n, (a, o) in local_sums(program).items() if a in absent and n not in wanted}
@@ -139,15 +142,18 @@ def build(
         tile_name, extra = _summed(goal)
         lines += extra
         stores.append(Store(goal.target, tile_name, goal.parts[0].indices))
-    lines = read_off(lightened(lines, forward, shape.on_chip, may_close(program.gates)))
-    if shape.direction and not (shape.whole or shape.given or needs_exact_states(program.recurrence)):
-        lines = summed_once(lines, (gate.name for gate in program.gates if gate.axes))
-    stores += [Store(x.name, x.name, x.indices) for x in operands]
+    stores += [Store(x.name, x.name, x.indices) for x in (*operands, *kept)]
     scans = tuple(
         scan_of(program, s, lowering.updates[s.out.name], s.carried.name if shape.save_states else None)
         for s in statements
         if isinstance(s, Carry) and s.out.name in carries
     )
+    if kept:
+        lines = pruned(in_order(lines), [x.tile for x in stores] + [n for scan in scans for n in scan.reads])
+    lines = read_off(lightened(lines, forward, shape.on_chip, may_close(program.gates)))
+    for_states = kept or not (shape.whole or shape.given)  # a walk that decays nothing else
+    if shape.direction and for_states and not needs_exact_states(program.recurrence):
+        lines = summed_once(lines, (gate.name for gate in program.gates if gate.axes))
     if alone and program.gates:
         lines = lean(lines, scans, stores)
     if not (shape.given or operands):
@@ -210,7 +216,7 @@ def build(
         reduces_heads=shape.reduces_heads,
         sums=tuple(x.name for x in loads if x.name in sums),
         judges=judges,
-        given=tuple(x.name for x in given or operands),
+        given=tuple(x.name for x in given or operands or kept),
     )
     if shape.on_chip and adds_by_wgmma and adds_from_shared(kernel):
         kernel = replace(kernel, body=dealt(body, scans))

@@ -14,7 +14,21 @@ from dataclasses import dataclass, replace
 
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import Apply, Expr, Ref, apply, number, plus, ref, terms, times
-from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Dot, Kernel, Line, RowSum, Store, read, written
+from glagen.ir.kernel import (
+    Assign,
+    BlockLine,
+    Blocks,
+    Depth,
+    Dot,
+    Kernel,
+    Line,
+    Loop,
+    RowSum,
+    Store,
+    lines_of,
+    read,
+    written,
+)
 from glagen.ir.schedule import SLACK
 from glagen.schedule.covers import reach
 from glagen.schedule.eights import by_eights
@@ -57,8 +71,11 @@ def lightened(lines: list[Line], causal: bool, walks: bool, bounded: bool) -> li
 def for_mild_gates(kernel: Kernel) -> Kernel:
     """The kernel without what only strong gates need, of which others make what it stores; but not their states."""
     kinds = ("guard", "own")
-    kept = (x for x in kernel.body if not (isinstance(x, Blocks) and x.depth and x.kind not in kinds))
-    return replace(kernel, body=tuple(kept))
+    found: list[Line | Loop] = []
+    for item in kernel.body:
+        lines = tuple(x for x in lines_of(item) if not (isinstance(x, Blocks) and x.depth and x.kind not in kinds))
+        found += [replace(item, body=lines)] if isinstance(item, Loop) else lines
+    return replace(kernel, body=tuple(found))
 
 
 def for_any_gates(lines: list[Line]) -> list[Line]:

@@ -17,19 +17,21 @@ from glagen.ir.tuned import (
     GIVEN,
     GIVEN_BACK,
     HALVED,
+    KEPT_KERNELS,
     ON_CHIP,
     SHARING,
     WALKS,
     Tuned,
 )
 from glagen.schedule.alone import may_walk_alone
-from glagen.schedule.apart import maker_of, scores
+from glagen.schedule.apart import made_apart, maker_of, scores
 from glagen.schedule.beyond import leaving_values
 from glagen.schedule.both import may_make_both
 from glagen.schedule.certificate import certificate
 from glagen.schedule.covers import GROWTH_LIMIT, Cover, choose_cover
 from glagen.schedule.given import has_lefts_in_memory, may_share
 from glagen.schedule.halves import agreeing, by_halves, has_halves, in_halves, may_take_halves
+from glagen.schedule.kept import keeping, kept
 from glagen.schedule.kernels import (
     Goal,
     Shape,
@@ -84,6 +86,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         (ALONE,): may_walk_alone(program, exact),
         (HALVED,): may_take_halves(program, exact),
         (BOTH,): may_make_both(program, exact) and not keys & values,
+        KEPT_KERNELS: may_make_both(program, exact) and not keys & values,
     }
     more = {names[0] for names, may in beside.items() if may and any(x.walk in names for x in table)}
     kernels = _kernels(program, covers, apart, more)
@@ -233,6 +236,10 @@ def _kernels(
     before, between = (_sums(program, covers, *x) for x in (("sums", forward), ("backward_sums", backward)))
     kernels = (*before, *forward, *between, *backward)
     kernels = with_scores(program, covers, kernels, apart, "scores" in more) if apart else kernels
+    if KEPT_KERNELS[0] in more:
+        of_both = kept(program, covers, next(k for k in backward if k.name == "value_gradients"))
+        last = made_apart(of_both[-1], apart) if "scores" in more else of_both[-1]
+        kernels = (*(keeping(k, last) if k.name == ON_CHIP[0] else k for k in kernels), *of_both[:-1], last)
     # a walk back has no registers for scores of strong gates: without one that is given them, there is none
     return tuple(x for x in kernels if x.late or not (x.name == ON_CHIP[1] and x.runs_twice))
 

@@ -18,7 +18,19 @@ from pathlib import Path
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.expr import Apply, Expr, refs, walk
 from glagen.ir.kernel import Assign, Dot, Kernel, Load
-from glagen.ir.tuned import BEYOND, BOTH, CROWDED, GIVEN, IN_HALVES, ON_CHIP, STRONG, Tiles, Tuned, read_table
+from glagen.ir.tuned import (
+    BEYOND,
+    BOTH,
+    CROWDED,
+    GIVEN,
+    IN_HALVES,
+    KEPT_KERNELS,
+    ON_CHIP,
+    STRONG,
+    Tiles,
+    Tuned,
+    read_table,
+)
 
 GATED_CHUNK = 32
 UNGATED_CHUNK = 64
@@ -140,7 +152,7 @@ def differs(kernel: Kernel) -> bool:
     a sum over columns is stored for each tile. (H200, bf16, -8 a step in a channel of 32: gla's outputs 1.05 ms for
     1.47 at B4 T4096 H64 K=V=128; its key gradients 0.77 for 1.33 at B8 T2048 H4 K256 V512.)
     """
-    twice = kernel.runs_twice and kernel.name not in (BOTH, BEYOND)  # which have one run
+    twice = kernel.runs_twice and kernel.name not in (BOTH, BEYOND, *KEPT_KERNELS)  # which have one run
     return twice and not kernel.scans and all({*kernel.owned} <= {*store.axes} for store in kernel.stores)
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from glagen.ir.tuned import BOTH
+from glagen.ir.tuned import BOTH, KEPT_BY_KEYS
 from tests.numerics.helpers import generated
 
 pytest.importorskip("triton")
@@ -282,7 +282,7 @@ def test_some_gradients_of_states_never_stay_on_chip(name):
     ("name", "roles"),
     [
         ("gla", ["key_gradients"]),
-        ("gla_v", ["gradients", "value_gradients"]),
+        ("gla_v", ["gradients", "key_gradients_keeping", "value_gradients"]),
         ("gla_kv", ["key_gradients", "key_gradients_given", "value_gradients", "value_gradients_given"]),
         ("simple_gla", []),  # of a scalar gate, rows are multiplied
     ],
@@ -293,6 +293,7 @@ def test_states_times_their_gradients_are_summed_over_the_rows_of_other_dots_rig
     found = {kernel[1]: kernel[0] for kernel in kernels if "_column_sums(" in kernel[0]}
     assert sorted(found) == roles
     found.pop(BOTH, None)  # whose dots have states on the left
+    found.pop(KEPT_BY_KEYS, None)  # which sums for others, over keys
     for body in found.values():
         transposed = "_column_sums(tl.trans(S.to(" in body
         assert (", tl.trans(S.to(WIDE))" in body) == transposed and (", S.to(WIDE)" in body) != transposed

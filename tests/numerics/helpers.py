@@ -27,6 +27,9 @@ from glagen.ir.tuned import (
     GIVEN_KERNELS,
     HALVED,
     IN_HALVES,
+    KEPT_BACK,
+    KEPT_BY_KEYS,
+    KEPT_KERNELS,
     OPERANDS,
     SHARED,
     SHARING,
@@ -208,6 +211,11 @@ def both_sides(document: Document, architecture: int, *heads: tuple[int, int]) -
     return _of_tiles(document, architecture, 1, (BOTH,), heads)
 
 
+def reads_kept(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
+    """A table by which others keep what gradients of values read of states."""
+    return _of_tiles(document, architecture, 1, KEPT_KERNELS, heads)
+
+
 def _of_tiles(
     document: Document, architecture: int, chunks: int, kernels: tuple[str, ...], heads: tuple[tuple[int, int], ...]
 ) -> tuple[Tuned, ...]:
@@ -216,6 +224,7 @@ def _of_tiles(
 
     def tile(kernel: str, K: int, V: int, dtype: str) -> tuple[int, int]:
         keys = kernel.removesuffix(IN_HALVES) in (*GIVEN_KERNELS, HALVED, ALONE, BOTH) or kernel == f"fused{IN_HALVES}"
+        keys |= kernel in (KEPT_BACK, KEPT_BY_KEYS)
         # or walks would have other bits: see schedule/scored.py
         keys |= kernel.startswith("scores") and dtype != "bfloat16" and gated_sides(program) == "K"
         values = kernel in (ALONE, BOTH)

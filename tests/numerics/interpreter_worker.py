@@ -35,12 +35,14 @@ from glagen.ir.tuned import (
     GIVEN,
     GIVEN_KERNELS,
     HALVED,
+    KEPT_KERNELS,
     KEY_OPERANDS,
     OPERANDS,
     SHARED,
     SHARING,
     STRONG,
     Tuned,
+    merged,
 )
 from glagen.pipeline import plan
 from glagen.regimes import Case, draw
@@ -71,6 +73,7 @@ from tests.numerics.helpers import (
     keep_on_chip,
     note_launches,
     operands_shared,
+    reads_kept,
     scores_apart,
     spec_text,
     twice_as_long,
@@ -203,6 +206,8 @@ def main(name: str) -> int:
         return told([row for spec in ("simple_gla", "retnet") for row in by_one_walk_in_longer_chunks(spec)])
     if name == "both":
         return told(where_one_kernel_makes_both_sides(spec_text("gla_v")))
+    if name == "kept":
+        return told(where_reads_are_kept(spec_text("gla_v")))
     if name == "segments":
         rows = [row for spec in IN_SEGMENTS for row in in_segments(spec)]
         return told(rows + in_segments("gla", on_chip=True))
@@ -221,6 +226,7 @@ def main(name: str) -> int:
         test_chunks_may_have_twice_as_many_steps()
         test_a_backward_may_share_its_operands()
         test_one_kernel_may_make_gradients_of_both_sides()
+        test_gradients_of_values_may_be_of_what_others_read()
         test_runs_for_mild_gates_are_the_recurrence()
         return 0
     module = generated(name)
@@ -753,6 +759,49 @@ def where_one_kernel_makes_both_sides(text: str) -> list[dict]:
     return [*rows, {"quantity": "gradients both ways", "ok": all(same)}]
 
 
+def where_reads_are_kept(text: str) -> list[dict]:
+    """The rows of a spec whose gradients of values are made of what others read of states, as a table says, where gates
+    are mild: of calls of one chunk, with scores made apart, packed, in pieces. But not if heads share a tensor, not all
+    gradients are asked for, or the forward stays off the chip or keeps nothing."""
+    document, (K, V), launched = document_of(text), (20, 36), []
+    table = reads_kept(document, 0, (K, V))
+    kept = {f"{document.name}_{kernel}_kernel" for kernel in KEPT_KERNELS}
+    case, rows = Case(1, 70, 2, K, V), []
+    given = {"cases": [Case(2, 40, 2, K, V)], "precisions": ["fp16"], "invariants": False, "modes": ["saved"]}
+    for apart in (False, True):
+        module = compiled(text, tuned=merged(table, scores_apart(document, 0, (K, V)) if apart else ()))
+        keep_on_chip(module)
+        note_launches(module, launched.append)
+        rows += verify(document, module, cases=[case], precisions=["fp32"], regimes=["reset"]).to_dict()["rows"]
+        rows += verify(document, module, regimes=["mild", "strong", "neighbours"], **given).to_dict()["rows"]
+        assert kept <= {*launched}
+    one = given | {"cases": [Case(2, 30, 2, K, V)]}
+    rows += verify(document, module, regimes=["mild"], **one).to_dict()["rows"]
+    problem = draw(document, "mild", case)
+    arguments = {n: x.float() for n, x in problem.arguments.items() if isinstance(x, torch.Tensor)}
+    fewer = {n: x[:, :, :1] for n, x in arguments.items() if n != "q"}
+    found, names = [], [*arguments]
+    for tensors, leaves, states in (
+        (arguments, names, "saved"),
+        (arguments, names[:-1], "saved"),
+        (arguments | fewer, names, "saved"),
+        (arguments, names, "recomputed"),
+    ):
+        launched.clear()
+        tensors = {n: x.clone().requires_grad_(n in leaves) for n, x in tensors.items()}
+        o, _ = getattr(module, document.name)(**tensors, states=states)
+        found.append(torch.autograd.grad(o, [tensors[n] for n in leaves], torch.ones_like(o)))
+        assert bool(kept & {*launched}) == (len(found) == 1)
+    same = [
+        (x - y).abs().max() <= 1e-5 * y.abs().max() for n in (1, 3) for x, y in zip(found[0], found[n], strict=False)
+    ]
+    cut_in_pieces(module)
+    launched.clear()
+    rows += verify(document, module, regimes=["mild", "strong"], **given).to_dict()["rows"]
+    assert kept <= {*launched}
+    return [*rows, {"quantity": "gradients both ways", "ok": all(same)}]
+
+
 def by_one_walk(text: str) -> list[dict]:
     """The rows of a spec without gates whose backward is one walk, as a table says; then along two pieces."""
     document, (K, V), launched = document_of(text), (20, 36), set()
@@ -1034,6 +1083,20 @@ def test_one_kernel_may_make_gradients_of_both_sides(text, case, regime, seed):
     module = compiled(text, tuned=both_sides(document, 0, (case.K, case.V)))
     if hasattr(module, f"{document.name}_{BOTH}_kernel"):
         forget_runs(module)
+        if seed % 2 == 1:
+            case = replace(case, T=64)
+            cut_in_pieces(module)
+        is_the_recurrence(document, module, regime, case, seed)
+
+
+@SOME
+@given(strategies.specs(), SHORT, strategies.regimes, strategies.seeds)
+def test_gradients_of_values_may_be_of_what_others_read(text, case, regime, seed):
+    """Of any spec with gates on values alone; every other time with sequences in pieces."""
+    document = document_of(text)
+    module = compiled(text, tuned=reads_kept(document, 0, (case.K, case.V)))
+    if hasattr(module, "_keeps_reads"):
+        keep_on_chip(module)
         if seed % 2 == 1:
             case = replace(case, T=64)
             cut_in_pieces(module)

@@ -51,6 +51,7 @@ from tests.numerics.helpers import (  # noqa: E402
     keep_on_chip,
     note_launches,
     operands_shared,
+    reads_kept,
     scores_apart,
     spec_text,
     twice_as_long,
@@ -111,8 +112,14 @@ def all_calls(
             *all_gradients(document, capability, *heads),
         )
         both = both_sides(document, capability, *heads)  # in chunks as they are by the rule
+        kept = reads_kept(document, capability, *heads)
         as_it_is = (lambda module: None,)
-        arranged = [(table, (*as_it_is, keep_on_chip)), (walks, (have_many_heads,)), (both, as_it_is)]
+        arranged = [
+            (table, (*as_it_is, keep_on_chip)),
+            (walks, (have_many_heads,)),
+            (both, as_it_is),
+            (kept, (keep_on_chip,)),
+        ]
         if f"{name}_{ALONE}_kernel" in kernels(generated(name)):
             arranged.append((half_chunks(document, capability, *heads), (have_many_heads,)))
         if not derive(check(document)).gates:

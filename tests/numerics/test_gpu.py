@@ -9,7 +9,7 @@ from glagen import configurations
 from glagen.bench import WORKLOADS, Workload
 from glagen.bench.workloads import call
 from glagen.errors import Source
-from glagen.ir.tuned import BOTH, GIVEN, OPERANDS, SHARED, SHARING, VALUE_OPERANDS
+from glagen.ir.tuned import BOTH, GIVEN, KEPT_KERNELS, OPERANDS, SHARED, SHARING, VALUE_OPERANDS
 from glagen.parse import parse
 from glagen.regimes import Case, draw
 from glagen.tolerances import PRECISIONS
@@ -28,6 +28,7 @@ from tests.numerics.helpers import (
     keep_on_chip,
     note_launches,
     operands_shared,
+    reads_kept,
     scores_apart,
     spec_text,
 )
@@ -330,14 +331,15 @@ def test_wide_heads_whose_walks_are_given_operands(name, walks):
 
 @pytest.mark.parametrize("walks", [4, 10**6], ids=["given their operands", "in pieces"])
 @pytest.mark.parametrize(
-    ("name", "columns"), [("gla", (256, 512)), ("gla_kv", (256, 512)), ("linear_attn", (128, 256))]
+    ("name", "columns"),
+    [("gla", (256, 512)), ("gla_kv", (256, 512)), ("gla_v", (256, 512)), ("linear_attn", (128, 256))],
 )
 def test_what_is_kept_for_the_backward_is_as_torch_compile_sees_it(name, columns, walks):
-    """With operands of walks, where these are given any."""
+    """With operands of walks, where these are given any, and what gradients of values read of states."""
     module, (K, V) = generated(name), columns
     module._multiprocessors = lambda: walks
     q, k, v, *gates = (-torch.rand(2, 100, 4, n, device="cuda", dtype=torch.bfloat16) for n in (K, K, V, K, V))
-    gates = gates[: {"gla": 1, "gla_kv": 2}.get(name, 0)]
+    gates = {"gla": gates[:1], "gla_kv": gates, "gla_v": gates[1:]}.get(name, [])
     checks = "test_schema", "test_faketensor"
     torch.library.opcheck(module._op, (1.0, q, k, v, *gates, None, None, "saved"), test_utils=checks)
 
@@ -462,6 +464,18 @@ def test_gradients_of_both_sides_by_one_kernel():
     assert f"gla_v_{BOTH}_kernel" in launched
 
 
+def test_gradients_of_values_of_what_others_read():
+    """Of all types, where a table says so, with extents that no tile divides."""
+    document, columns, launched = document_of(spec_text("gla_v")), (40, 56), set()
+    module = compiled(spec_text("gla_v"), tuned=reads_kept(document, torch.cuda.get_device_capability()[0], columns))
+    keep_on_chip(module)
+    note_launches(module, launched.add)
+    given = {"regimes": ["mild", "strong", "extreme", "neighbours"], "modes": ["saved"]}
+    report = verify(document, module, "cuda", cases=[Case(2, 333, 3, *columns)], **given)
+    assert not [f"{row}" for row in report.failures]
+    assert {f"gla_v_{kernel}_kernel" for kernel in KEPT_KERNELS} <= launched
+
+
 @pytest.mark.parametrize("in_memory", [False, True], ids=["on chip", "in memory"])
 @pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v"])
 def test_small_gradients_keep_their_digits(name, in_memory):
@@ -535,7 +549,7 @@ def test_measured_configurations(name, columns, in_memory):
     if in_memory:
         module._stays_on_chip = module._takes_over = module._is_alone = lambda *_: False
     modes = ["saved"] if in_memory else ["saved", "recomputed"]  # of forwards on chip, those that store no states, too
-    regimes = ["mild", "reset", "neighbours"]
+    regimes = ["mild", "reset", *["neighbours"] * name.startswith("gla")]  # of single columns
     given = {"precisions": ["bf16"], "regimes": regimes, "modes": modes, "invariants": False}
     cases = [Case(2, 333, 6, *columns), *[Case(1, 30, 2, *columns)] * in_memory]  # a chunk at most, too
     report = verify(document, module, "cuda", cases=cases, **given)

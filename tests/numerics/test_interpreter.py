@@ -152,6 +152,11 @@ def test_gradients_of_both_sides_by_one_kernel():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+def test_gradients_of_values_of_what_others_read():
+    result = _worker("kept")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_a_forward_that_takes_chunks_by_halves():
     result = _worker("halves")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
