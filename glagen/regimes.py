@@ -49,7 +49,8 @@ CLOSED = 250.0  # as good as infinite for a log gate that is computed: its expon
 class Case:
     """Extents of a call, and whether it has an initial state and a gradient from its final state.
 
-    Where a spec has slots, there are half as many, and one, as keys are wide.
+    Where a spec has slots, there are half as many, and one, as keys are wide. `crowded`: it takes the kernels of calls
+    with so many heads that a GPU is full of them, which keep states on chip, and take several chunks in turn.
     """
 
     B: int
@@ -58,6 +59,7 @@ class Case:
     K: int
     V: int
     state: bool = True
+    crowded: bool = False
 
     @property
     def widths(self) -> dict[str, int]:
@@ -65,7 +67,8 @@ class Case:
         return {"i": self.K, "s": self.K // 2 + 1, "j": self.V}
 
     def __str__(self) -> str:
-        return f"B{self.B} T{self.T} H{self.H} K{self.K} V{self.V}{'' if self.state else ' stateless'}"
+        more = f"{'' if self.state else ' stateless'}{' crowded' if self.crowded else ''}"
+        return f"B{self.B} T{self.T} H{self.H} K{self.K} V{self.V}{more}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """Does a generated module compute what its spec says? Everything is compared to the float64 reference.
 
 For every regime of gates, every case of extents and every precision: outputs, final state and all gradients (of random
-cotangents, the final state's included), with chunk states saved and recomputed. Then, of the same op: a sequence in two
-parts with the state carried over, decoding step by step, whether later inputs can change earlier outputs; and, of the
-first case (kernels of their own, which take longer to build than to run), sequences packed into one, if asked for both
-in segments, and heads that share tensors.
+cotangents, the final state's included), with chunk states saved and recomputed; on a GPU also as by the kernels that
+larger calls take. Then, of the same op: a sequence in two parts with the state carried over, decoding step by step,
+whether later inputs can change earlier outputs; and, of the first case (kernels of their own, which take longer to
+build than to run), sequences packed into one, if asked for both in segments, and heads that share tensors.
 
 With 16-bit inputs it is as in mixed-precision training: parameters and states are float32, and cotangents are scaled
 until all gradients are well within float16's range.
@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import ModuleType
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -31,7 +33,13 @@ from glagen.variants import final_names, initial_gradients, packed, shared
 MODES = ("saved", "recomputed")
 SEGMENTS = 3  # of a call that is made in segments
 CPU_CASES = (Case(2, 70, 2, 20, 12), Case(1, 1, 2, 16, 16), Case(1, 133, 3, 17, 33, state=False))
-CUDA_CASES = (Case(2, 500, 4, 128, 128), Case(2, 500, 4, 96, 160), Case(1, 1, 2, 64, 64), Case(1, 77, 3, 20, 40, False))
+CUDA_CASES = (
+    Case(2, 500, 4, 128, 128),
+    Case(2, 500, 4, 96, 160),
+    Case(1, 1, 2, 64, 64),
+    Case(1, 77, 3, 20, 40, False),
+    Case(2, 333, 6, 128, 128, crowded=True),  # 22 chunks of 32 steps: not a multiple of how many are taken in turn
+)
 CPU_PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
 CUDA_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
 
@@ -76,8 +84,9 @@ def verify(
     chosen = [PRECISIONS[p] for p in precisions or default_precisions]
     rows: list[Row] = []
     oracle = torch.device(reference_device or device)
-    for n, case in enumerate(cases or default_cases):
-        for regime in regimes:
+    chosen_cases = cases or default_cases
+    for n, case, regime in ((n, case, regime) for n, case in enumerate(chosen_cases) for regime in regimes):
+        with _crowded(module) if case.crowded else nullcontext():
             progress(f"{document.name}: {regime}, {case}")
             problem = draw(document, regime, case, seed)
             known = reference_results(document, problem, oracle) if expected is None else expected[regime]
@@ -117,6 +126,23 @@ def reference_results(document: Document, problem: Problem, device: torch.device
         return run_states(document, arguments, states or [None] * len(document.states))
 
     return _differentiate(document, op, problem, torch.float64, torch.float64, device)
+
+
+@contextmanager
+def _crowded(module: ModuleType) -> Iterator[None]:
+    """Any call fills a GPU, for the module meanwhile: of what it decides by that, nothing stays."""
+    with mock.patch.object(module, "_multiprocessors", lambda: 1):
+        _forget(module)
+        yield
+    _forget(module)
+
+
+def _forget(module: ModuleType) -> None:
+    """What calls were like: runs that are repeated, and tiles that go by how many programs there are."""
+    module._records.clear()
+    for name in vars(module):
+        if name.startswith("_configured"):  # one a state
+            getattr(module, name).cache_clear()
 
 
 def op_results(

@@ -10,6 +10,7 @@ import os
 from dataclasses import astuple
 from types import ModuleType, SimpleNamespace
 from typing import cast
+from unittest import mock
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from glagen.reference import output_names
 from glagen.regimes import REGIMES, Case, draw, gate_factors, on_grid
 from glagen.report import Report, Row
 from glagen.tolerances import PRECISIONS, errors
-from glagen.verify import reference_results, verify
+from glagen.verify import defaults, reference_results, verify
 from tests import strategies
 from tests.numerics.helpers import CPU, document_of, generated, randn, spec_text
 
@@ -390,3 +391,29 @@ def test_the_command_tells_of_every_spec(tmp_path):
         assert str(paths["bad"]) in run.stderr and str(missing) in run.stderr
     run = CliRunner().invoke(main, ["check", str(paths["unproved"]), "--device", "cpu", "--cover", "anchored"])
     assert run.exit_code == 2 and "has no stability certificate" in run.stderr
+
+
+def test_some_cases_are_of_calls_that_fill_a_gpu():
+    """For them alone a module takes the kernels of such calls, of which no run is repeated after that."""
+    module, document = generated("gla"), document_of(spec_text("gla"))
+    seen, before, real = [], module._multiprocessors, module.gla
+
+    def gla(*given, **options):
+        seen.append(module._multiprocessors())
+        return real(*given, **options)
+
+    with mock.patch.object(module, "gla", gla):
+        cases = Case(1, 40, 2, 16, 16), Case(1, 40, 2, 16, 16, crowded=True)
+        module._records["a call"] = None
+        given = {"precisions": ["fp32"], "regimes": ["mild"], "modes": ["saved"], "invariants": False}
+        report = verify(document, module, cases=cases, **given)
+    assert report.ok and seen == [before(), 1] and module._multiprocessors is before and not module._records
+    assert {row.case for row in report.rows} == {"B1 T40 H2 K16 V16", "B1 T40 H2 K16 V16 crowded"}
+
+
+def test_one_case_on_a_gpu_is_crowded():
+    """With a number of chunks that none of those divides which programs take in turn."""
+    (case,) = (case for case in defaults("cuda")[0] if case.crowded)
+    assert all(case.B * -(-case.T // chunk) % 8 for chunk in (32, 64)) and not any(
+        x.crowded for x in defaults("cpu")[0]
+    )
