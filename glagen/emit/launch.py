@@ -8,7 +8,7 @@ from glagen.emit.interface import LAYOUT, arguments, differentiable, heads_of, l
 from glagen.emit.memory import EXTENT, READS, Tensor
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram, GateInfo
-from glagen.ir.kernel import Kernel
+from glagen.ir.kernel import Kernel, Store
 from glagen.ir.tuned import ALONE, WALKS
 
 KernelText = dict[str, Any]  # what emit/module.py knows of a printed kernel
@@ -234,15 +234,16 @@ def chunk_states(name: str, heads: str) -> str:
 
 
 def kept_reads(text: KernelText) -> list[tuple[str, list[str], str]]:
-    """The name, the shape and the type of what a kernel keeps that values' gradients read of states."""
-    found = []
-    for store in text["kernel"].stores:
-        if store.target in text["kernel"].given:
-            extents = ["slots", "M", *(EXTENT.get(axis, "CHUNK") for axis in store.axes)]
-            found.append(
-                (identifier(store.target), extents, "_kept_type(dtype)" if "t" in store.axes else "torch.float32")
-            )
-    return found
+    """The name, the shape and the type of what a kernel keeps that gradients of values read of states."""
+
+    def dtype(store: Store) -> str:
+        return "_kept_type(dtype)" if "t" in store.axes else "torch.float32"
+
+    def extents(store: Store) -> list[str]:
+        return ["slots", "M", *(EXTENT.get(axis, "CHUNK") for axis in store.axes)]
+
+    stores = (store for store in text["kernel"].stores if store.target in text["kernel"].given)
+    return [(identifier(store.target), extents(store), dtype(store)) for store in stores]
 
 
 def walk_back_arguments(program: ChunkProgram, text: KernelText) -> list[str]:

@@ -89,9 +89,11 @@ def operands(program: ChunkProgram, kernels: dict[str, KernelText], steps: str) 
         return shared
     text = kernels[_maker(kernels)]
     told, tensors = ([], kept_reads(text)) if KEPT_BACK in kernels else _with_notes(text, steps)
+    doc = "Tensors for what walks on chip are given, and their backward; empty where they are given none."
+    doc = "Tensors for what a forward keeps of what it reads of states; empty if none." if KEPT_BACK in kernels else doc
     new_ones = [
         "def _new_operands(dtype, device, slots=0, M=0, K=0, V=0):",
-        '    """Tensors for what walks on chip are given, and their backward; empty where they are given none."""',
+        f'    """{doc}"""',
         *indented(told),
         "    return [",
         *(f"        _empty({', '.join(extents)}, dtype={kind}, device=device)," for _, extents, kind in tensors),

@@ -1,4 +1,4 @@
-"""What values' gradients read of states, kept by kernels that have these at hand.
+"""What gradients of values read of states, kept by kernels that have these at hand.
 
 Where values have gates, and keys have none, gradients on the value side have decays of their own, but read states as
 they are: queries times the state that enters a chunk, keys times the gradient of that which leaves it, and sums of one
@@ -8,9 +8,9 @@ second while the gradient is on chip; and the gradients of keys, which load both
 left with loads neither. It is for mild gates, and others are made as ever: kernels take as many chunks in turn, so that
 all leave out the same.
 
-H200, torch 2.11, Triton 3.6.0, bf16, gla_v, B8 T2048 H4 K256 V512, ms: gradients of values 0.37 -> 0.16, for 0.07 more
-back, 0.02 more for keys and 0.01 more forward; with backward 1.42 -> 1.31. In heads of 128 columns, where one kernel
-makes the gradients of both sides of one load (see both.py), there is less to gain.
+H200, torch 2.11, Triton 3.6.0, bf16, gla_v, B8 T2048 H4 K256 V512, ms: gradients of values 0.37 -> 0.17, for 0.07 more
+back and 0.01 more forward; with backward 1.43 -> 1.31, but 2.16 -> 2.25 where gates are strong, and 1028 -> 1160 MiB.
+(In heads that have one kernel for the gradients of both sides, which loads states once, it was not tried: see both.py.)
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def kept(program: ChunkProgram, covers: dict[str, Cover], values: Kernel) -> tup
     of_states, of_gradients = (_products(values, name) for name in (state.name, state.adjoint_end))
     back = Shape(KEPT_BACK, _BACK_DOC, ("j",), None, "reverse", ("i",), save_states=True)
     keys = Shape(KEPT_BY_KEYS, _KEYS_DOC, ("i",), "j", whole=("i",), reduces_heads=True)
-    read, sums = _in_order(of_gradients - of_states), _in_order(of_states & of_gradients)
+    products, sums = _in_order(of_gradients - of_states), _in_order(of_states & of_gradients)
     return (
-        _last(build(program, covers, back, (), (state.adjoint,), kept=read)),
+        _last(build(program, covers, back, (), (state.adjoint,), kept=products)),
         _first(for_mild_gates(build(program, covers, keys, gradient_goals(program, "i"), (), kept=sums))),
         _given(values, of_states | of_gradients),
     )

@@ -79,6 +79,7 @@ from tests.numerics.helpers import (
     twice_as_long,
     walks_given,
 )
+from tests.numerics.repeats import repeating
 
 FP32 = replace(PRECISIONS["fp32"], budget=1e-4)  # parameters' gradients are sums that cancel: see test_properties.py
 CASES = (Case(1, 80, 1, 20, 36), Case(1, 1, 2, 16, 16, state=False), Case(2, 65, 1, 32, 5))
@@ -89,6 +90,14 @@ FEW_ROWS = ("gla", "gla_kv")
 APART = ("gla", "gla_kv", "gla_v", "simple_gla", "rwkv6")
 PIECES = [(n, 1) for n in ("gla_kv", "gla_sigmoid", "mamba2", "retnet", "linear_attn", "gsa", "mlstm")]
 PIECES += [("gla_kv", 2), ("mamba2", 2)]
+# Specs whose runs are repeated, and the tables by which they have kernels of other kinds than the rule's.
+REPEATED = {
+    "gla": (twice_as_long,),
+    "gla_kv": (operands_shared, forward_shared),
+    "gla_v": (both_sides, reads_kept),
+    "linear_attn": (all_gradients, walks_given),
+    "mamba2": (),
+}
 IN_BFLOAT16 = [
     *((n, "reset", Case(2, 70, 2, 16, 16)) for n in ("gla", "gla_v")),
     *(("gla_kv", "strong", Case(2, *sizes)) for sizes in ((80, 2, 32, 32), (70, 2, 20, 12))),
@@ -206,6 +215,8 @@ def main(name: str) -> int:
         return told([row for spec in ("simple_gla", "retnet") for row in by_one_walk_in_longer_chunks(spec)])
     if name == "both":
         return told(where_one_kernel_makes_both_sides(spec_text("gla_v")))
+    if name.startswith("repeated "):
+        return told(where_runs_are_repeated(name.removeprefix("repeated ")))
     if name == "kept":
         return told(where_reads_are_kept(spec_text("gla_v")))
     if name == "segments":
@@ -800,6 +811,26 @@ def where_reads_are_kept(text: str) -> list[dict]:
     rows += verify(document, module, regimes=["mild", "strong"], **given).to_dict()["rows"]
     assert kept <= {*launched}
     return [*rows, {"quantity": "gradients both ways", "ok": all(same)}]
+
+
+def where_runs_are_repeated(name: str) -> list[dict]:
+    """The rows of calls alike, of which all but the first of each form repeat a run: with kernels as by the rule, then
+    as some tables say; on chip, and in pieces in memory."""
+    document, (K, V), rows = document_of(spec_text(name)), (20, 36), []
+    cases, regimes, seeds = [Case(2, 70, 2, K, V)], ["mild", "strong"], (0, 1)
+    for table in (None, *REPEATED[name]):
+        for arrange, small in ((keep_on_chip, 2**24), (cut_in_pieces, 2**10)):  # bytes, in tensors that share a buffer
+            module = compiled(spec_text(name), tuned=() if table is None else table(document, 0, (K, V)))
+            module._multiprocessors, module.SMALL = (lambda: 1), small
+            arrange(module)
+            with repeating(module) as repeated:
+                for seed in seeds:
+                    given = {"invariants": False, "variants": False, "seed": seed}
+                    report = verify(document, module, cases=cases, precisions=["fp16"], regimes=regimes, **given)
+                    rows += report.to_dict()["rows"]
+            calls = len(MODES) * len(regimes) * len(seeds)
+            assert len(repeated) == 2 * (calls - len(MODES)), len(repeated)  # forward and back
+    return rows
 
 
 def by_one_walk(text: str) -> list[dict]:

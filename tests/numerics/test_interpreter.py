@@ -152,6 +152,13 @@ def test_gradients_of_both_sides_by_one_kernel():
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
 
 
+@pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v", "linear_attn", "mamba2"])
+def test_runs_are_repeated_for_calls_alike(name):
+    """As on a GPU: kernels take addresses, of memory that is there."""
+    result = _worker(f"repeated {name}")
+    assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
+
+
 def test_gradients_of_values_of_what_others_read():
     result = _worker("kept")
     assert result.returncode == 0, (result.stdout or result.stderr)[-3000:]
