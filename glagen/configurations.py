@@ -32,6 +32,7 @@ from glagen.ir.tuned import (
     GIVEN_KERNELS,
     HALVED,
     IN_HALVES,
+    KEPT_KERNELS,
     ON_CHIP,
     OPERANDS,
     STRONG,
@@ -109,7 +110,8 @@ def is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool | None:
 
     document, name = parse(oracle.source), _function(candidate.kernel)
     module = import_text(compile_spec(oracle.source, Options(tuned=merged(base, (candidate,)))))
-    changes = _on_chip(module, name) if name in (*ON_CHIP, *GIVEN_KERNELS, HALVED, ALONE, BEYOND) else {}
+    on_chip = *ON_CHIP, *GIVEN_KERNELS, HALVED, ALONE, BEYOND, *KEPT_KERNELS
+    changes = _on_chip(module, name) if name in on_chip else {}
     changes["_multiprocessors"] = lambda: 0  # so that small extents take it as it is
     try:
         with _changed(module, **changes):
@@ -218,10 +220,10 @@ def _function(kernel: str) -> str:
 
 def _on_chip(module: ModuleType, kernel: str) -> dict[str, Callable[..., Any]]:
     """In the place of a module's own functions: this kernel alone keeps the state on chip; or the forward, if it makes
-    scores, or operands, for that alone, or adds what that leaves out."""
+    scores, or operands, for that alone, adds what that leaves out, or goes with what that keeps."""
     functions = [name for name in ("_stays_on_chip", "_takes_over", "_is_alone") if hasattr(module, name)]
     walk = GIVEN if kernel == f"scores{IN_HALVES}" or _function(kernel) == OPERANDS else _function(kernel)
-    if walk == BEYOND or (walk == "scores" and not hasattr(module, "_scores_triton")):
+    if walk in (BEYOND, *KEPT_KERNELS) or (walk == "scores" and not hasattr(module, "_scores_triton")):
         walk = "fused"
     return dict.fromkeys(functions, lambda name, *_: name == walk)
 

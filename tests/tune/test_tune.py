@@ -29,6 +29,7 @@ from glagen.ir.tuned import (
     GIVEN_KERNELS,
     HALVED,
     IN_HALVES,
+    KEPT_KERNELS,
     OPERANDS,
     SHARED,
     SHARING,
@@ -445,6 +446,28 @@ def test_a_backward_shares_its_operands_if_all_of_the_op_gains(name, gain, kept,
     assert {x.kernel for x in found} == (shared if kept else set())  # given as well, a forward gains no more
 
 
+@pytest.mark.parametrize(("name", "gain", "kept"), [("gla_v", 0.9, True), ("gla_v", 0.99, False), ("gla", 0.9, None)])
+def test_others_keep_what_gradients_of_values_read_if_all_of_the_op_gains(name, gain, kept, monkeypatch):
+    """Which is tried where values alone have gates."""
+    pytest.importorskip("triton")
+    source, wanted, tried = Source(f"{name}.yaml", spec_text(name)), {*KEPT_KERNELS}, []
+
+    def measured(oracle, call, jobs, say, base):
+        tried.append({x.kernel for x in base})
+        yield from (replace(ONE, kernel=x.kernel) for x in base)
+
+    monkeypatch.setattr(tuning, "_measured", measured)
+    monkeypatch.setattr(
+        tuning, "op_time", lambda source, table, call: gain if wanted <= {x.kernel for x in table} else 1.0
+    )
+    monkeypatch.setattr(tuning, "timed_on", lambda *_: None)
+    monkeypatch.setattr(tuning, "import_text", lambda text: SimpleNamespace(_on_triton=lambda x: True))
+    monkeypatch.setattr(work.Oracle, "run", lambda oracle: None)
+    found = list(tuning.tune(source, CPU, [TINY], 1))
+    assert (wanted in tried) == (kept is not None)
+    assert {x.kernel for x in found} == (wanted if kept else set())
+
+
 def test_a_configuration_that_is_wrong_or_cannot_be_launched_is_not_right(planned, monkeypatch):
     kernel = next(k for k in planned.kernels if k.name == "outputs")
     candidate = tuning.candidates(planned, kernel, TINY, CPU)[0]
@@ -553,7 +576,7 @@ def test_a_module_is_itself_again_once_it_was_timed(planned, monkeypatch):
         work.kernel_time(SOURCE, "key_gradients", (), given)
 
 
-@pytest.mark.parametrize("name", ["gla", "gla_kv", "linear_attn", "simple_gla"])
+@pytest.mark.parametrize("name", ["gla", "gla_kv", "gla_v", "linear_attn", "simple_gla"])
 def test_whatever_is_timed_is_launched(name, monkeypatch):
     """Of a kernel that is not, as on a GPU, nothing would be measured."""
     pytest.importorskip("triton")
