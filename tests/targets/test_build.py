@@ -15,10 +15,10 @@ import pytest
 
 from glagen.errors import Source
 from glagen.ir.schedule import Options
-from glagen.ir.tuned import power
+from glagen.ir.tuned import KEPT_KERNELS, power
 from glagen.pipeline import compile_spec
 from tests.copies import copied
-from tests.numerics.helpers import document_of, scores_apart
+from tests.numerics.helpers import document_of, reads_kept, scores_apart
 from tests.strategies import COMPUTED_GRADIENTS, COMPUTED_VALUES
 
 ROOT = Path(__file__).parents[2]
@@ -121,6 +121,16 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
             assert ("HGMMA" in b["mma"]) <= (b["sound"] or b["kernel"] in from_shared)
     if walks_back and by_wgmma:
         assert {b["kernel"] for b in found if "HGMMA" in b["mma"]} >= {f"{name}_fused_kernel", f"{name}_{WALK_BACK}"}
+
+
+def test_kernels_build_that_keep_what_gradients_of_values_read(tmp_path):
+    pytest.importorskip("triton")
+    text = (ROOT / "specs" / "gla_v.yaml").read_text()
+    table = reads_kept(document_of(text), 9, (64, 64))
+    (tmp_path / "gla_v.py").write_text(compile_spec(Source("gla_v.yaml", text), Options(tuned=table)))
+    found = built("gla_v", "sm_90", "bfloat16", 64, 64, tmp_path / "cache", tmp_path)
+    assert all(b["fits"] and not b["fused"] for b in found)
+    assert {f"gla_v_{kernel}_kernel" for kernel in KEPT_KERNELS} <= {b["kernel"] for b in found if b["mma"]}
 
 
 @pytest.mark.parametrize("name", ["gla", "linear_attn"])
