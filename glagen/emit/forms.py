@@ -153,11 +153,14 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     text, state = kernels["fused"], program.states[0].name
     name, final = identifier(state), f"{state}_final"
     last = of_whole(final)
+    reads = kept_reads(text)
+    kept = "if kept and _keeps_reads(K, V, dtype) else None"
+    made = [f"{new(read, *extents, dtype=dtype)} {kept}" for read, extents, dtype in reads]
     if not text["kernel"].runs_twice:
-        return [f"{chunk_states(state, 'H')} if kept else None", *launch(program, text, last)]
+        launched = [f"{chunk_states(state, 'H')} if kept else None", *made, *launch(program, text, last)]
+        return [*launched, *(_kept_for_backward(program, kernels) if reads else [])]
     outs = {o.name: "None" for o in program.outputs}
-    reads = [(name, new(name, *extents, dtype=dtype)) for name, extents, dtype in kept_reads(text)]
-    nothing = outs | dict.fromkeys([state, final, *(name for name, _ in reads)], "None")
+    nothing = outs | dict.fromkeys([state, final, *(name for name, _, _ in reads)], "None")
     scored = text["kernel"].late
     unmade = {ready.tensor: "None" for ready in text["kernel"].ready if scored}
     lighter = scored or text["kernel"].leaves_values
@@ -175,7 +178,7 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
         walk += _with_right_states(program, kernels, last)
     return [
         f"{chunk_states(state, 'H')} if {asked} else None",
-        *(f"{made} if kept and _keeps_reads(K, V, dtype) else None" for _, made in reads),
+        *made,
         *configure(program, text),
         *looked(program, text, nothing | unmade, "H", "strong"),
         *walk,

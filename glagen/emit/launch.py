@@ -27,6 +27,8 @@ def launch(
 ) -> list[str]:
     """Configure and start one kernel; its outputs are local variables (`renamed`, where not of the same name).
     `unless`: where the first of its two runs has been made by others, which took as many chunks in turn."""
+    if unless and not text["kernel"].runs_twice:  # then they have made all
+        return [f"if not {unless}:", *indented(launch(program, text, renamed, read))]
     renamed, configured = renamed or {}, configure(program, text, known=unless)
     if not reconfigure(text):
         return [*configured, *start(program, text, renamed, read, f"[1 if {unless} else 0 :]" if unless else "")]

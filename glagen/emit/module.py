@@ -131,6 +131,8 @@ def _context(schedule: Schedule) -> dict[str, Any]:
     run = [*walks(program, roles), *scores(program, roles, steps), *operands(program, roles, steps)]
     run += launches(program, roles, doubled)
     kept = ["kept", *walk_operands(roles)]
+    by_table = doubled or any(name in roles for name in (GIVEN, ALONE, HALVED))
+    asks_table = by_table or any(re.search(r"\bTUNED\b", function) for function in run)  # if it has nothing on it, too
     wide = schedule.fused_by_rule if any(n > schedule.fused_by_rule for _, n in schedule.faster_fused) else 0
     context: dict[str, Any] = {
         "name": rec.name,
@@ -176,6 +178,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "by_tiles": ", ".join(f'"{name}"' for name in schedule.by_tiles if roles[name]["strong_tiles"]),
         "walks": ", ".join(f'"{name}"' for name in WALKS if name in roles),
         "tuned": schedule.tuned,
+        "table": bool(schedule.tuned) or asks_table,
         "notes_of_chunks": any(k["own_notes"] for k in kernels),
         "strong_tiles": STRONG if any(k["strong_tiles"] for k in kernels) else "",
         "crowded": CROWDED if any(k["crowds"] for k in kernels) else "",

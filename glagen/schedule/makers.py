@@ -39,9 +39,14 @@ def with_makers(program: ChunkProgram, covers: dict[str, Cover], given: list[Ker
         _maker(program, covers, Shape(name, f"{what}, for kernels of the backward.", (), axis), given)
         for name, what, axis in sides
     ]
-    there = {store.target for kernel in made for store in kernel.stores}
     whole = all({"t", *kernel.owned} <= set(store.axes) for kernel in given for store in kernel.stores)
-    return [*made, *given] if whole and there >= {n.removesuffix("_T") for k in given for n in k.given} else []
+    return [*made, *given] if whole and makes_all_of(made, given) else []
+
+
+def makes_all_of(made: list[Kernel], given: list[Kernel]) -> bool:
+    """Do these kernels make all that those are given?"""
+    there = {store.target for kernel in made for store in kernel.stores}
+    return there >= {name.removesuffix("_T") for kernel in given for name in kernel.given}
 
 
 def maker_for_walk(program: ChunkProgram, covers: dict[str, Cover], given: list[Kernel]) -> Kernel:

@@ -44,7 +44,7 @@ from glagen.schedule.kernels import (
     wants_wgmma,
 )
 from glagen.schedule.lower import Lowering
-from glagen.schedule.makers import given_tiles, maker_for_walk, sharing, with_makers
+from glagen.schedule.makers import given_tiles, maker_for_walk, makes_all_of, sharing, with_makers
 from glagen.schedule.mild import for_mild_gates
 from glagen.schedule.partial import local_sums
 from glagen.schedule.scored import are_for_strong_gates, changes_bits, with_scores
@@ -232,7 +232,8 @@ def _kernels(
         if GIVEN in more and shared:
             shape = replace(fused, name=GIVEN, doc=_GIVEN_DOC, save_states=True, own=("j",))
             walk, *_ = leaving_values(build(program, covers, shape, outputs, ends), forward[1])
-            forward += [maker_for_walk(program, covers, given), walk]
+            maker = maker_for_walk(program, covers, given)
+            forward += [maker, walk] if makes_all_of([maker], [walk]) else []
     before, between = (_sums(program, covers, *x) for x in (("sums", forward), ("backward_sums", backward)))
     kernels = (*before, *forward, *between, *backward)
     kernels = with_scores(program, covers, kernels, apart, "scores" in more) if apart else kernels
