@@ -23,8 +23,9 @@ from glagen.schedule.turn import single_lines
 
 
 def may_make_both(program: ChunkProgram, exact_states: bool) -> bool:
-    """May one kernel make the gradients of keys and of values? Where gates are as said above, all gradients are of
-    steps and columns, and what is added to states need not keep its digits."""
+    """May one kernel make the gradients of keys and of values, or others keep what those of values read (see kept.py)?
+    Where gates are as said above, all gradients are of steps and columns, and what is added to states need not keep its
+    digits."""
     axes = {axis for gate in program.gates for axis in gate.axes}
     parts = [part for gradient in program.gradients for part in gradient.parts]
     return axes == {"j"} and all({"t"} < {*part.indices} for part in parts) and not exact_states

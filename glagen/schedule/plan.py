@@ -79,14 +79,15 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     of_strong = are_for_strong_gates(program, covers)
     apart = scores(program) if of_strong or any(x.walk in ("scores", GIVEN) for x in table) else ()
     keys, values = ({goal.target for goal in gradient_goals(program, axis)} for axis in ("i", "j"))
+    of_sides = may_make_both(program, exact) and not keys & values
     beside = {
         ("scores", GIVEN): True,
         (GIVEN,): may_share(program, gated_sides(program), exact),
         SHARING: may_share(program, gated_sides(program), exact),
         (ALONE,): may_walk_alone(program, exact),
         (HALVED,): may_take_halves(program, exact),
-        (BOTH,): may_make_both(program, exact) and not keys & values,
-        KEPT_KERNELS: may_make_both(program, exact) and not keys & values,
+        (BOTH,): of_sides,
+        KEPT_KERNELS: of_sides,
     }
     more = {names[0] for names, may in beside.items() if may and any(x.walk in names for x in table)}
     kernels = _kernels(program, covers, apart, more)
