@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from glagen.emit.back import backward
 from glagen.emit.interface import arguments, sizes_call
+from glagen.emit.later import FEWEST
 from glagen.emit.launch import (
     INTO,
     PACKED,
@@ -200,7 +201,13 @@ def _with_less(
 def _added(program: ChunkProgram, text: KernelText) -> list[str]:
     """What a walk has left out of outputs. It is nothing where nothing is strong; but there are no scores there."""
     within = OF_ONE_WALK if text["kernel"].given else ""
-    return [*configure(program, text, within=within), *start(program, text, {}, passes="[1:]")]
+    configured = configure(program, text, within=within)
+    if not text["in_halves"]:
+        return [*configured, *start(program, text, {}, passes="[1:]")]
+    chunks = "slots", "M", "config.blocks_V"
+    noted = new("early", *chunks, dtype="torch.int8")
+    made = f"{noted} if {' * '.join(chunks)} >= {FEWEST} * _multiprocessors() else None"
+    return [*configured, made, *start(program, text, {}, passes="[early is None :]")]
 
 
 def _kept_for_backward(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]:

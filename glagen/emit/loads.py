@@ -21,7 +21,7 @@ forward / with backward: gla 0.250 / 1.011 -> 0.232 / 0.949, and with that cache
 
 from __future__ import annotations
 
-from glagen.emit.memory import BLOCK, EXTENT, Tensor, shape
+from glagen.emit.memory import EXTENT, Tensor
 from glagen.emit.states import KernelStates
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
@@ -58,9 +58,9 @@ class KernelLoads(KernelStates):
         name = identifier(line.name)
         if line not in self.ahead:
             tile = f"{self._by_tma_text(line)} if TMA_LOADS else " if line in self.by_tiles else ""
-            self._line(f"{name} = {tile}{self._tile_text(line)}  # {shape(line.axes)}")
+            self._line(f"{name} = {tile}{self._tile_text(line)}  # {self._shape(line.axes)}")
             return
-        self._line(f"{name} = {name}_next  # {shape(line.axes)}")
+        self._line(f"{name} = {name}_next  # {self._shape(line.axes)}")
         if line is self.ahead[-1]:
             back = self.kernel.direction == "reverse"
             sign = "-" if back else "+"
@@ -104,7 +104,7 @@ class KernelLoads(KernelStates):
             if tensor.kind == "states":
                 base = f"(first_slot * {heads} + {h}) * K * V"
                 extents, step = f"[((chunks - 1) * {heads} + 1) * K, V]", "V"
-            tile = f"[{BLOCK[tensor.axes[0]]}, {BLOCK[tensor.axes[-1]]}]"
+            tile = self._shape((tensor.axes[0], tensor.axes[-1]))
             described = f"{name}_ptr + {base}, {extents}, [{step}, 1], {tile}"
             self._line(f"    {name}_tiles = tl.make_tensor_descriptor({described})")
 

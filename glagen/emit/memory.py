@@ -10,7 +10,7 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
 
 EXTENT = {"i": "K", "j": "V"}
-BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "CHUNK", "s": "CHUNK"}
+BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V"}
 READS = "READS"  # the constexpr: how many heads of the outputs read one head of the state
 BOUND = {"t": "in_T", "i": "in_K", "j": "in_V"}
 
@@ -42,6 +42,7 @@ class KernelMemory:
         self.scopes: list[set[str]] = [set()]  # offsets named so far, by loop
         self.text: list[str] = []
         self.indent = 0
+        self.rows = "CHUNK"  # as many as tiles have
         # a gradient lies as its tensor does
         self.sources = {f"d{d.name}": d.name for d in declarations}
         self.shared = {d.name: f"GROUP_{d.name}" for d in declarations if d.kind != "scalar"}
@@ -159,7 +160,6 @@ class KernelMemory:
         self._line(f"if {identifier(tensor.name)}_ptr is not None{more}:")
         self._line(f"    {text}")
 
-
-def shape(axes: tuple[str, ...]) -> str:
-    """The extents of a tile, as Triton takes them."""
-    return f"[{', '.join(BLOCK[a] for a in axes)}]"
+    def _shape(self, axes: tuple[str, ...]) -> str:
+        """The extents of a tile, as Triton takes them."""
+        return f"[{', '.join(BLOCK.get(a, self.rows) for a in axes)}]"

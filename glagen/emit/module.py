@@ -13,8 +13,9 @@ import glagen
 from glagen.emit.forms import launches
 from glagen.emit.helpers import HELPER_NEEDS, TRITON_HELPERS, TWIN_HELPERS
 from glagen.emit.interface import default_lines, interface, lead
+from glagen.emit.later import NOTE, LaterPrinter, in_halves
 from glagen.emit.memory import BLOCK, BOUND, EXTENT, READS
-from glagen.emit.notes import closes, nearest, notes_by_chunk, what_is_beyond
+from glagen.emit.notes import DEEP, closes, nearest, notes_by_chunk, what_is_beyond
 from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.scores import made_scores, notes_go_back, operands, scores, walk_operands
 from glagen.emit.step import step
@@ -163,6 +164,8 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "closed": float(CLOSED),
         "kernels": kernels,
         "guarded": any(k.runs_twice for k in schedule.kernels),
+        "in_halves_first": any(k["in_halves"] for k in kernels),
+        "deep": DEEP,
         "tiles": [(k.name, k.tiles) for k in schedule.kernels],
         "launches": run,
         "sums_parts": any(re.search(r"\b_summed\(", function) for function in run),
@@ -214,7 +217,9 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     names = kernel.name, f"{kernel.name}{STRONG}"
     alike = {*names, *_in_turn_with(kernel.name)}
     runs = not kernel.scans and any(x.kernel in alike and x.run > 1 for x in schedule.tuned)
-    printer = KernelPrinter(kernel, program, schedule.chunk, kernel.name in schedule.stored_by_tma)
+    later = in_halves(kernel, schedule.chunk)
+    by_tma = kernel.name in schedule.stored_by_tma
+    printer = (LaterPrinter if later else KernelPrinter)(kernel, program, schedule.chunk, by_tma)
     body = printer.print()
     own_notes = notes_by_chunk(kernel)
     of_chunks = kernel.runs_twice and kernel.name in ("key_gradients", "value_gradients")
@@ -251,6 +256,9 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "spares": kernel.name == "fused" and schedule.spared_tile > 0,
         "runs_twice": kernel.runs_twice,
         "adds": any(store.adds for store in kernel.stores),
+        "in_halves": later,
+        "note": NOTE,
+        "leaves_values": kernel.leaves_values,
         "is_told": kernel.late and kernel.of_gradients,
         "described": sorted(printer.described),
         "tiled": printer.tiled,

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from glagen.emit.loads import KernelLoads
 from glagen.emit.memory import BLOCK
+from glagen.emit.words import identifier
 from glagen.ir.chunk import GateInfo
-from glagen.ir.kernel import Depth, Judge, Kernel
+from glagen.ir.expr import Apply, Ref
+from glagen.ir.kernel import Assign, Depth, Judge, Kernel
 from glagen.ir.schedule import SLACK, may_close
 
 # Nats by which the strongest of many chunks passes a first one, as a rule.
 BEYOND_FIRST = 16.0
+DEEP = 4  # added to a walk's note, where gates go over in the first half of its first chunk (see later.py)
 
 
 class KernelNotes(KernelLoads):
@@ -33,6 +36,10 @@ class KernelNotes(KernelLoads):
                     self._line("if PEEK and TERMS == 2:  # others come to more, and close gates more often")
                     closed = f"tl.where(tl.min({judge.gate}) <= FLOOR, -LIMIT, 0.0)"
                     self._line(f"    {judge.least} = tl.minimum({judge.least} - {BEYOND_FIRST}, {closed})")
+        if self.kernel.leaves_values and not inside:
+            self._line("if PEEK:")
+            half = f"tl.where((row < CHUNK // 2)[:, None], {identifier(reaching(self.kernel))}, 0.0)"
+            self._line(f"    deep |= tl.where(tl.min({half}) < -MOST, {DEEP}, 0)")
 
     def _store_notes(self) -> None:
         """After a chunk: what its second run is to know. (A walk stores what it met at its end.)"""
@@ -59,7 +66,16 @@ def what_is_beyond(kernel: Kernel) -> str:
     between = f"tl.where({near}, 2, 0)"
     if kernel.runs_twice:  # what ran for that stays so
         between = f"2 if FAR else {between}"
-    return f"tl.where({most}, 1, {between}).to(tl.int8)"
+    return f"tl.where({most}, {'1 + deep' if kernel.leaves_values else 1}, {between}).to(tl.int8)"
+
+
+def reaching(kernel: Kernel) -> str:
+    """The sums of gates since a chunk's start, by which a growth reaches what is written or does not."""
+    for line in kernel.lines:
+        match line:
+            case Assign(expr=Apply(function="reached", args=(Ref(name=name),))):
+                return name
+    return ""
 
 
 def closes(kernel: Kernel, gates: tuple[GateInfo, ...]) -> bool:

@@ -15,7 +15,7 @@ backward, B4 T4096 H64 K=V=128: 2.63 ms, by TMA so 2.61, by threads 2.52. B32 T2
 
 from __future__ import annotations
 
-from glagen.emit.memory import BLOCK, KernelMemory, Tensor, shape
+from glagen.emit.memory import BLOCK, KernelMemory, Tensor
 from glagen.emit.pointwise import spread_triton
 from glagen.emit.waiting import carried, of_waiting
 from glagen.emit.words import identifier
@@ -54,7 +54,7 @@ class KernelStates(KernelMemory):
             self._first(scan)
             self._round(scan)
         for name, x in self.carried.items():
-            none = f"tl.zeros({shape(x.axes)}, dtype={x.kept})" if x.kept else self._ones(x.axes)
+            none = f"tl.zeros({self._shape(x.axes)}, dtype={x.kept})" if x.kept else self._ones(x.axes)
             self._line(f"{identifier(name)} = {none}")
         for tensor in self._remains():
             self._line(f"{identifier(tensor.name)} = {self._ones(tensor.axes)}")
@@ -63,7 +63,7 @@ class KernelStates(KernelMemory):
         self._keep_ahead("first", "slot", "first_slot", "0")
 
     def _ones(self, axes: tuple[str, ...]) -> str:
-        return f"tl.full({shape(axes)}, 1.0, {self.real})" if axes else "1.0"
+        return f"tl.full({self._shape(axes)}, 1.0, {self.real})" if axes else "1.0"
 
     def _wait(self) -> None:
         """After a chunk: what the next turn adds."""
@@ -121,7 +121,7 @@ class KernelStates(KernelMemory):
         tensor = self._tensor(scan.first, "state", ("i", "j"), optional=True)
         self.tensors[tensor.name] = tensor
         name = identifier(scan.tile)
-        self._line(f"{name} = tl.zeros({shape(scan.axes)}, dtype={self.real})")
+        self._line(f"{name} = tl.zeros({self._shape(scan.axes)}, dtype={self.real})")
         once = self.kernel.direction == "reverse"  # the gradient of a final state is one for all heads that read it
         self._given(tensor, f"{name} += {spread_triton(self._load_text(tensor, once=once), tensor.axes, scan.axes)}")
 

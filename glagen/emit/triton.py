@@ -8,7 +8,7 @@ import re
 from glagen.emit.blocks import EIGHTS, IN_TRITON, opening_text
 from glagen.emit.dots import KernelDots
 from glagen.emit.lines import full_axes, summed_positions
-from glagen.emit.memory import BOUND, EXTENT, shape
+from glagen.emit.memory import BOUND, EXTENT
 from glagen.emit.pointwise import TRITON, Writer, spread_triton
 from glagen.emit.states import weighed
 from glagen.emit.words import identifier
@@ -122,7 +122,7 @@ class KernelPrinter(KernelDots):
         """A loop over heads that share a head of some tensor, whose gradient is summed over them."""
         for store in self.kernel.stores:
             if self._out(store).shared:
-                self._line(f"{identifier(store.target)}_sum = tl.zeros({shape(store.axes)}, dtype={self.real})")
+                self._line(f"{identifier(store.target)}_sum = tl.zeros({self._shape(store.axes)}, dtype={self.real})")
         self._line(counted("member", "GROUP"))
         self._enter()
         self._line("h = group * GROUP + member")
@@ -157,7 +157,7 @@ class KernelPrinter(KernelDots):
 
     def _body(self, body: tuple[Line | Loop, ...]) -> None:
         for name, axes in self.kernel.zeros.items():
-            self._line(f"{identifier(name)} = tl.zeros({shape(axes)}, dtype={self.real})")
+            self._line(f"{identifier(name)} = tl.zeros({self._shape(axes)}, dtype={self.real})")
         self._items(body)
 
     def _items(self, items: tuple[Line | Loop, ...]) -> None:
@@ -253,7 +253,7 @@ class KernelPrinter(KernelDots):
         """An expression's text; of a number, a tile of it."""
         text = self.writer.write(expr, axes)
         is_number = isinstance(expr, Number) or (isinstance(expr, Ref) and expr.name.startswith("%"))
-        return f"tl.full({shape(axes)}, {text}, {self.real})" if is_number and axes else text
+        return f"tl.full({self._shape(axes)}, {text}, {self.real})" if is_number and axes else text
 
     def _reduced(self, line: Assign, axes: tuple[str, ...], value: str) -> str:
         """A tile's sums, or what is least, over some of its axes."""
@@ -265,7 +265,7 @@ class KernelPrinter(KernelDots):
             product, weights = weighed(line)
             return self._sum_of_states(line, self.writer.write(product, axes), weights, axes)
         if self.has_same_bits and len(axes) == 2 and line.over in (("i",), ("j",)):
-            rows = f"{value}, tl.full({shape(axes)}, 1.0, {self.real})"
+            rows = f"{value}, tl.full({self._shape(axes)}, 1.0, {self.real})"
             match line.expr:
                 case Apply(function="mul", args=(x, Ref(indices=indices) as y)) if (
                     tuple(index.axis for index in indices) == axes and not line.guarded
@@ -288,7 +288,7 @@ class KernelPrinter(KernelDots):
             bounded = "TERMS == 2" if line.bounded and not line.always else "False"
             found = f"_row_depths({source}, {identifier(line.since)}, {float(line.limit)}, {most}, LEVELS, {bounded})"
             if line.always:
-                eights = f"tl.full({shape(line.axes)}, {EIGHTS}, tl.int32)"
+                eights = f"tl.full({self._shape(line.axes)}, {EIGHTS}, tl.int32)"
                 found = f"({eights} if TERMS == 2 else {found})"
         elif line.bounded:
             found = f"({EIGHTS} if TERMS == 2 else {found})"
@@ -304,7 +304,7 @@ class KernelPrinter(KernelDots):
         source += f".to({self.real})" if self.divisor and line.source.name in self.narrow else ""
         value = f"_sum_rows({select}, {source}, TERMS)"
         if line.spared:
-            value = f"tl.zeros({shape(line.axes)}, dtype={self.real}) if MILD else {value}"
+            value = f"tl.zeros({self._shape(line.axes)}, dtype={self.real}) if MILD else {value}"
         self._line(f"{identifier(line.name)} {'+=' if line.accumulate else '='} {value}")
 
     def _sums_of_steps(self, line: RowSum, source: str) -> str:
@@ -321,7 +321,7 @@ class KernelPrinter(KernelDots):
         return f"tl.sum(tl.where({SELECT_MASK[line.select]}, {source}[None, :], 0.0), axis=1)"
 
     def _blocks(self, line: Blocks) -> None:
-        headers, definitions = opening_text(line, self.chunk, IN_TRITON)
+        headers, definitions = self._opening(line)
         outside = self.indent, self.has_same_bits
         strong = bool(line.depth) and line.kind not in ("guard", "own")
         self.has_same_bits &= not strong
@@ -338,3 +338,7 @@ class KernelPrinter(KernelDots):
                 self._any(inner)
             self.indent -= bool(header)
         self.indent, self.has_same_bits = outside
+
+    def _opening(self, line: Blocks) -> tuple[list[str], list[str]]:
+        """The headers of the loops that blocks are in, and the masks that they use."""
+        return opening_text(line, self.chunk, IN_TRITON)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -112,6 +112,16 @@ def changed_before(
 
 
 # -- how kernels are arranged, which goes by the room on a GPU ---------------------------------------------------------
+
+
+def past_reach_later(gates: Tensor, chunk: int, early: Sequence[int] = ()) -> Tensor:
+    """Log gates [B, T, H, D] of which every second column passes what a growth reaches in the later half of each chunk,
+    in chunks of `early` in the first half already, and in no other."""
+    T, columns = gates.shape[1], gates.shape[3]
+    step, column = torch.arange(T), torch.arange(columns)
+    late = (step % chunk >= chunk // 2) | torch.isin(step // chunk, torch.tensor(early, dtype=step.dtype))
+    strong = torch.where(late, -15.0, -1.0)[None, :, None, None]
+    return torch.where(column % 2 == 0, strong, gates.double())
 
 
 def forget_runs(module: ModuleType) -> None:

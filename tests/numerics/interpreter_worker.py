@@ -73,6 +73,7 @@ from tests.numerics.helpers import (
     keep_on_chip,
     note_launches,
     operands_shared,
+    past_reach_later,
     reads_kept,
     scores_apart,
     spec_text,
@@ -84,6 +85,13 @@ from tests.numerics.repeats import repeating
 FP32 = replace(PRECISIONS["fp32"], budget=1e-4)  # parameters' gradients are sums that cancel: see test_properties.py
 CASES = (Case(1, 80, 1, 20, 36), Case(1, 1, 2, 16, 16, state=False), Case(2, 65, 1, 32, 5))
 MIXED = {"gla": ["g"], "gla_kv": ["gk", "gv"], "gla_v": ["g"], "rwkv6": ["w"]}  # gates of specs
+COMPUTED_GATES = (
+    spec_text("gla_v")
+    .replace('domain: "[-inf, 0]", ', "")
+    .replace("exp(g[t,j])", "exp(-softplus(g[t,j]))")
+    .replace("chunk: auto", "chunk: 64", 1)
+)
+VALUES = {"gla_v": "g", "gla_kv": "gv"}  # those with gates of values, and these
 WHOLE = "whole "  # before a name: in the interpreter as it is
 UNWRITTEN = -77.25  # what no kernel computes
 FEW_ROWS = ("gla", "gla_kv")
@@ -151,7 +159,9 @@ def main(name: str) -> int:
     if name == "second_runs":
         rows = second_runs() + strong_beside_mild("gla", "g") + strong_beside_mild("gla_v", "g")
         rows += [row for spec in ("gla", "gla_v", "gla_kv") for row in without_gradients(spec)]
-        return told(rows + past_reach("gla_v", "g") + past_reach("gla_kv", "gv"))
+        rows += [row for spec, gate in VALUES.items() for row in past_reach(spec, gate)]
+        rows += [row for spec, gate in VALUES.items() for row in in_later_halves(spec_text(spec), gate)]
+        return told(rows + in_later_halves(COMPUTED_GATES, "g", sign=-1))
     if name in ("later", "later_on_chip"):
         if name == "later_on_chip":  # where another kernel has some operands transposed
             sum_in_one_order()
@@ -452,6 +462,48 @@ def past_reach(name: str, gate: str) -> list[dict]:
         expected = reference_results(document, given, CPU)
         actual = op_results(document, module, given, precision, CPU, "saved")
         rows += compare(document, actual, expected, precision, ("past reach", name, precision.name, "saved"))
+    return Report(name, "cpu", tuple(rows)).to_dict()["rows"]
+
+
+def in_later_halves(text: str, gate: str, sign: int = 1) -> list[dict]:
+    """The rows of a spec on chip whose gates of values pass what a growth reaches in the later half of each chunk; of
+    the third in its first half as well, or of the first; or chunks are few: which of them each run adds to."""
+    document, module = document_of(text), compiled(text)
+    keep_on_chip(module)
+    name, launch, added, chunk = document.name, module._launch, {}, module.CHUNK
+    T = 4 * chunk - 6
+    problem = draw(document, "mild", Case(1, T, 2, 20, 24))
+
+    def watched(kernel, programs, device, *arguments, passes=({},), **constants):
+        of_beyond = kernel.fn.__name__ == f"{name}_{BEYOND}_kernel"
+        for one in passes if of_beyond else ():
+            (o,) = (x for n, x in zip(kernel.arg_names, arguments, strict=False) if n == "o_out_ptr")
+            before = o.clone()
+            launch(kernel, programs, device, *arguments, passes=(one,), **constants)
+            steps = (o != before).any(-1).any(-1).flatten().nonzero().flatten().tolist()
+            added[one["LATER"]] = ({t // chunk for t in steps}, {t % chunk < chunk // 2 for t in steps})
+        if not of_beyond:
+            launch(kernel, programs, device, *arguments, passes=passes, **constants)
+
+    module._launch = watched
+    rows = []
+    whole = {0, 1, 2, 3}
+    for precision, early, few, expected in (
+        ("fp16", (), 0, {True: (whole, {False}), False: (set(), set())}),
+        ("fp32", (), 0, {True: (whole, {False}), False: (set(), set())}),
+        ("fp16", (2,), 0, {True: ({0, 1, 3}, {False}), False: ({2}, {False, True})}),
+        ("fp32", (2,), 0, {True: ({0, 1, 3}, {False}), False: ({2}, {False, True})}),
+        ("fp16", (0,), 0, {True: (set(), set()), False: (whole, {False, True})}),
+        ("fp16", (), 10**6, {False: (whole, {False})}),
+    ):
+        added.clear()
+        module._multiprocessors = lambda few=few: few
+        gates = past_reach_later(problem.arguments[gate].clamp(-0.5, 0), chunk, early)  # type: ignore[union-attr]
+        given = replace(problem, arguments=problem.arguments | {gate: sign * gates})
+        actual = op_results(document, module, given, PRECISIONS[precision], CPU, "saved")
+        labels = (f"later halves, but {early}", name, precision, "saved")
+        rows += compare(document, actual, reference_results(document, given, CPU), PRECISIONS[precision], labels)
+        assert added == expected, (precision, early, added)
     return Report(name, "cpu", tuple(rows)).to_dict()["rows"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ from glagen.ir.tuned import BOTH, GIVEN, KEPT_KERNELS, OPERANDS, SHARED, SHARING
 from glagen.parse import parse
 from glagen.regimes import Case, draw
 from glagen.tolerances import PRECISIONS
-from glagen.verify import CUDA_CASES, verify
+from glagen.verify import CUDA_CASES, compare, op_results, reference_results, verify
 from tests.numerics.helpers import (
     SPECS,
     both_sides,
@@ -28,6 +30,7 @@ from tests.numerics.helpers import (
     keep_on_chip,
     note_launches,
     operands_shared,
+    past_reach_later,
     reads_kept,
     scores_apart,
     spec_text,
@@ -259,6 +262,23 @@ def test_calls_alike_repeat_what_the_first_launched(op):
                     one, other = (flattened(f(**given, **options)) for f in (function, getattr(plain, document.name)))
                 assert all(x is y or torch.equal(x, y) for x, y in zip(one, other, strict=True))
     assert any(module._records.values()) and not plain._records
+
+
+@pytest.mark.parametrize("columns", [(64, 64), (128, 128), (128, 256), (256, 512)], ids=lambda c: f"{c[0]} by {c[1]}")
+@pytest.mark.parametrize(("name", "gate"), [("gla_v", "g"), ("gla_kv", "gv")])
+def test_gates_past_reach_in_later_halves_of_chunks(name, gate, columns):
+    """And in the first half of the third chunk, or the first: by walks that leave such values, and what adds these."""
+    document, module = document_of(spec_text(name)), generated(name)
+    module._multiprocessors = lambda: 4
+    problem = draw(document, "mild", Case(2, 333, 6, *columns))
+    for early in ((), (2,), (0,)):
+        gates = past_reach_later(problem.arguments[gate], module.CHUNK, early)
+        given = replace(problem, arguments=problem.arguments | {gate: gates})
+        expected = reference_results(document, given, torch.device("cpu"))
+        for mode in ("saved", "recomputed"):
+            actual = op_results(document, module, given, PRECISIONS["bf16"], torch.device("cuda"), mode)
+            rows = compare(document, actual, expected, PRECISIONS["bf16"], (f"early: {early}", name, "bf16", mode))
+            assert not [f"{row}" for row in rows if not row.ok]
 
 
 @pytest.mark.parametrize("name", ["gla", "linear_attn", "simple_gla"])

@@ -52,6 +52,13 @@ def test_scores_of_strong_gates_are_loaded_and_not_made():
     assert {x.name for x in beyond.lines if isinstance(x, Load)} == {"gv", "v", "scores"}
 
 
+@pytest.mark.parametrize(("chunk", "later"), [("16", False), ("32", True), ("128", True)])
+def test_later_halves_of_chunks_go_first_if_they_are_rows_enough(chunk, later):
+    spec = spec_text("gla_v").replace("chunk: auto", f"chunk: {chunk}", 1)
+    text = compile_spec(Source("gla_v.yaml", spec), Options())
+    assert ("passes=_later(programs)" in text) == ("LATER: tl.constexpr," in text) == later
+
+
 @pytest.mark.parametrize("output", [f"tanh(v[t,j]) * {READ}", f"{READ} + v[t,j]"])
 def test_not_where_outputs_are_made_of_what_blocks_add_up(output):
     kernels = kernels_of(spec_text("gla_v").replace(READ, output))
