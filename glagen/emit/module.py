@@ -250,7 +250,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "alone": kernel.name == ALONE,
         "runs": runs,
         "longer": runs and of_chunks,
-        "asks_first": of_chunks,  # others would spill registers for it: see README.md
+        "asks_first": of_chunks,  # others would spill registers for it
         "strong_tiles": any(x.kernel == names[1] for x in schedule.tuned),
         "crowds": any(x.kernel == f"{kernel.name}{CROWDED}" for x in schedule.tuned),
         "spares": kernel.name == "fused" and schedule.spared_tile > 0,

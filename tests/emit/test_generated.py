@@ -95,7 +95,7 @@ def test_modules_compile(name, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_width_of_a_step_is_one_product(name):
-    """A row times heads, times columns, is a shift of a product, which ptxas once got wrong (see README, "Limits")."""
+    """A row times heads, times columns, is a shift of a product, which ptxas got wrong once: see TOOLCHAIN.md."""
     text = (ROOT / "generated" / f"{name}.py").read_text()
     steps = re.findall(r"= row\[.*?\] \* (\S+|\(.*\)) \+ \w\[", text)
     assert steps and all(re.fullmatch(r"\(\(?H[^+]*\)? \* \w\)", step) for step in steps)

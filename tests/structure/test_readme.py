@@ -1,4 +1,5 @@
-"""What the README shows is what glagen does: its specs compile, and the variant that it adds is right."""
+"""What the README shows is what glagen does: its specs compile, and the variant that it adds is right. What it and the
+other pages link to is there."""
 
 from __future__ import annotations
 
@@ -6,15 +7,23 @@ import inspect
 import re
 from pathlib import Path
 
+import pytest
+
 import glagen
 from glagen.errors import Source
 from glagen.parse import parse
 from glagen.regimes import Case
+from glagen.schedule.tiles import shipped
 from glagen.verify import verify
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 SPECS = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+
+
+PAGES = sorted(
+    p for folder in (".", "glagen", "tests") for p in (ROOT / folder).glob("**/*.md" if folder != "." else "*.md")
+)
 
 
 def source(text: str) -> Source:
@@ -45,3 +54,21 @@ def test_the_variant_is_right():
         precisions=("fp64", "fp32"),
     )
     assert not report.failures
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for path, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text()):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists() and (not anchor or anchor in anchors(target)), (path, anchor)
+
+
+@pytest.mark.parametrize("page", ["CHANGELOG.md", "glagen/schedule/README.md"])
+def test_the_table_has_as_many_configurations_as_pages_say(page):
+    said = re.findall(r"(\d+)\s+(?:measured\s+)?configurations", (ROOT / page).read_text())
+    assert said == [str(len(shipped()))]

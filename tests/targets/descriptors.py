@@ -1,7 +1,7 @@
 """Whether Hopper's wgmma reads in machine code what PTX says.
 
 An operand in shared memory is a descriptor of 64 bits, an address and how rows lie, which machine code has in uniform
-registers. The assembler of CUDA 12.8 took a wrong one where it had few left (see README, "Limits"). Here what moves and
+registers. The assembler of CUDA 12.8 took a wrong one where it had few left (see TOOLCHAIN.md). Here what moves and
 adds descriptors is computed with random numbers for all that is not known; then descriptors that PTX makes of one
 number, which constants are added to, must come of one number as well.
 """
