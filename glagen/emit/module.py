@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 
 import glagen
+from glagen.emit.contents import contents
 from glagen.emit.forms import launches
 from glagen.emit.helpers import HELPER_NEEDS, TRITON_HELPERS, TWIN_HELPERS
 from glagen.emit.interface import default_lines, interface, lead
@@ -70,6 +71,7 @@ def with_header(body: str, spec: Recurrence | Composite, digest: str, certificat
         "digest": digest,
         "equations": spec.equations,
         "certificate": certificate,
+        "contents": contents(body),
         "checksum": NO_CHECKSUM,
     }
     text = render("header.py.j2", context) + body
