@@ -108,7 +108,7 @@ def launches(
     found: dict[tuple[Any, ...], Launch] = {}
 
     def record(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        told = ("STRONG", "PEEK", "FAR", "TMA", "num_warps", "maxnreg")
+        told = ("STRONG", "PEEK", "FAR", "LATER", "TMA", "num_warps", "maxnreg")
         one = self.fn.__name__, *(options.get(name) for name in told)
         found.setdefault(one, Launch(self, args, options))
 

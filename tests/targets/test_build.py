@@ -202,6 +202,29 @@ assert built.registers <= 128 and built.spills <= 64, built  # bytes
     ran(code, tmp_path, name)
 
 
+@pytest.mark.parametrize("name", ["gla_v", "gla_kv"])
+def test_runs_along_later_halves_of_chunks_leave_room_for_more_programs(name, tmp_path):
+    """Than those along whole chunks, which are built as well (see emit/later.py)."""
+    pytest.importorskip("triton")
+    code = """
+import sys
+from pathlib import Path
+import torch
+from glagen import targets
+from glagen.loader import import_path
+from glagen.parse import parse, read
+name = sys.argv[1]
+module, document = import_path(Path(f"generated/{name}.py"), "generated"), parse(read(Path(f"specs/{name}.yaml")))
+launched = targets.launches(module, document, torch.bfloat16, 128, 128, 9)
+found = {x.options["LATER"]: x for x in launched if "LATER" in x.options}
+assert {*found} == {True, False}, found
+with targets._pretend(module, 9):
+    built = targets._compile(module, found[True], targets.parse_target("sm_90"), torch.bfloat16, 128, 128)
+assert built.registers <= 168 and not built.spills, built
+"""
+    ran(code, tmp_path, name)
+
+
 @pytest.mark.parametrize(("name", "K", "V"), [("gla", 256, 512), ("simple_gla", 128, 128), ("linear_attn", 128, 256)])
 def test_walks_that_are_given_their_operands_have_them_in_shared_memory(name, K, V, tmp_path):
     """All products are wgmma's, and none has an operand in registers; with states stored, and without."""
