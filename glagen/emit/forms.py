@@ -202,7 +202,7 @@ def _added(program: ChunkProgram, text: KernelText) -> list[str]:
     """What a walk has left out of outputs. It is nothing where nothing is strong; but there are no scores there."""
     within = OF_ONE_WALK if text["kernel"].given else ""
     configured = configure(program, text, within=within)
-    if not text["in_halves"]:
+    if not text["later_first"]:
         return [*configured, *start(program, text, {}, passes="[1:]")]
     chunks = "slots", "M", "config.blocks_V"
     noted = new("early", *chunks, dtype="torch.int8")

@@ -2,11 +2,11 @@
 
 A gate's sum since a chunk's start passes what a growth reaches late in a chunk, if at all: in its first half only where
 gates close within half as many steps. So what another kernel adds (see schedule/beyond.py) goes to later halves, in
-tiles of half as many rows, which leave room for twice as many programs; chunks whose gates go over in the first half
-are noted, and made whole by a second run. Where a walk has seen that in the first chunk of a sequence, it is not tried.
-(H200, Triton 3.6.0, bf16, gates of -4 softplus of normal numbers, both runs for one along whole chunks, ms: B4 T4096
-H64 K=V=128, gla_v 0.26 for 0.52, gla_kv, which is given scores, 0.21 for 0.45; B32 T2048 H16 K=V=64, 0.14 for 0.26 and
-0.11 for 0.22.)
+tiles of half as many rows, which leave room for three programs where there were two; chunks whose gates go over in the
+first half are noted, and made whole by a second run. Where a walk has seen that in the first chunk of a sequence, it is
+not tried. (H200, Triton 3.6.0, bf16, gates of -4 softplus of normal numbers, both runs for one along whole chunks, ms:
+B4 T4096 H64 K=V=128, gla_v 0.26 for 0.52, gla_kv, which is given scores, 0.21 for 0.45; B32 T2048 H16 K=V=64, 0.14 for
+0.26 and 0.11 for 0.22.)
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LEAST = 32  # steps of a chunk whose halves are rows enough for a dot
 FEWEST = 16
 
 
-def in_halves(kernel: Kernel, chunk: int) -> bool:
-    """Does a kernel run along later halves of chunks first?"""
+def later_first(kernel: Kernel, chunk: int) -> bool:
+    """Does a kernel run along later halves of chunks before it does along whole ones?"""
     return chunk >= LEAST and any(store.adds for store in kernel.stores)
 
 

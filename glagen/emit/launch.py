@@ -121,7 +121,7 @@ def start(
         values.append(renamed.get(name, identifier(name)))
     values += [PACKED, "first_slot", renamed.get("pieces", "pieces")] if kernel.scans else ["place", "slots"]
     strong = renamed.get("strong", "strong")
-    values += [strong for _ in noted(text)] + ["early"] * text["in_halves"]
+    values += [strong for _ in noted(text)] + ["early"] * text["later_first"]
     if kernel.runs_twice:
         walked = renamed.get("walks", f"{strong}.shape[0] // B"), *[f"{strong}.numel()"] * text["asks_first"]
         values += ["again"] if kernel.scans else [*walked, "programs"]
@@ -152,7 +152,7 @@ def start(
 
 def _passes(text: KernelText) -> str:
     """Those of a kernel that runs twice."""
-    return "_WALKED" if text["kernel"].scans else "_later(programs)" if text["in_halves"] else "_guarded(programs)"
+    return "_WALKED" if text["kernel"].scans else "_later(programs)" if text["later_first"] else "_guarded(programs)"
 
 
 def _heads(kernel: Kernel) -> str:

@@ -14,7 +14,7 @@ from glagen.emit.contents import contents
 from glagen.emit.forms import launches
 from glagen.emit.helpers import HELPER_NEEDS, TRITON_HELPERS, TWIN_HELPERS
 from glagen.emit.interface import default_lines, interface, lead
-from glagen.emit.later import NOTE, LaterPrinter, in_halves
+from glagen.emit.later import NOTE, LaterPrinter, later_first
 from glagen.emit.memory import BLOCK, BOUND, EXTENT, READS
 from glagen.emit.notes import DEEP, closes, nearest, notes_by_chunk, what_is_beyond
 from glagen.emit.pytorch import TwinPrinter
@@ -166,7 +166,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "closed": float(CLOSED),
         "kernels": kernels,
         "guarded": any(k.runs_twice for k in schedule.kernels),
-        "in_halves_first": any(k["in_halves"] for k in kernels),
+        "later_first": any(k["later_first"] for k in kernels),
         "deep": DEEP,
         "tiles": [(k.name, k.tiles) for k in schedule.kernels],
         "launches": run,
@@ -219,7 +219,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     names = kernel.name, f"{kernel.name}{STRONG}"
     alike = {*names, *_in_turn_with(kernel.name)}
     runs = not kernel.scans and any(x.kernel in alike and x.run > 1 for x in schedule.tuned)
-    later = in_halves(kernel, schedule.chunk)
+    later = later_first(kernel, schedule.chunk)
     by_tma = kernel.name in schedule.stored_by_tma
     printer = (LaterPrinter if later else KernelPrinter)(kernel, program, schedule.chunk, by_tma)
     body = printer.print()
@@ -258,7 +258,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "spares": kernel.name == "fused" and schedule.spared_tile > 0,
         "runs_twice": kernel.runs_twice,
         "adds": any(store.adds for store in kernel.stores),
-        "in_halves": later,
+        "later_first": later,
         "note": NOTE,
         "leaves_values": kernel.leaves_values,
         "is_told": kernel.late and kernel.of_gradients,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glagen.emit.later import in_halves
+from glagen.emit.later import later_first
 from glagen.emit.module import tensor_shape
 from glagen.emit.notes import notes_by_chunk
 from glagen.emit.triton import KernelPrinter
@@ -203,7 +203,7 @@ def _facts(schedule: Schedule, kernel: Kernel) -> list[tuple[str, Inline]]:
         again = f"for walks on chip that met strong gates, {halves}"
     if kernel.name == BEYOND:
         again = f"for sequences in which walks on chip met strong gates, {halves}"
-        if in_halves(kernel, schedule.chunk):
+        if later_first(kernel, schedule.chunk):
             again += "; first along later halves of chunks, then along whole ones whose gates go over in the first half"
     if kernel.name in (BOTH, KEPT_BY_KEYS, OF_KEPT):
         again = "for sequences of mild gates; `key_gradients` and `value_gradients` take all others"
