@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from glagen.emit.buffers import any_asked, gradient_buffer, returned, unshared_buffers
 from glagen.emit.interface import arguments, differentiable, heads_of
 from glagen.emit.launch import (
     INTO,
@@ -22,12 +21,12 @@ from glagen.emit.launch import (
     sums_made,
     walk_back_arguments,
 )
-from glagen.emit.memory import EXTENT, Tensor
+from glagen.emit.memory import Tensor
+from glagen.emit.mirrored import mirrors, two_walks
 from glagen.emit.scores import operand_names, operands_call, scores_made, shared_call, shared_notes, walk_operands
-from glagen.emit.walks import left, looked, of_whole, pieces
+from glagen.emit.walks import left, looked, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.kernel import Kernel
 from glagen.ir.tuned import (
     ADJOINT_GIVEN,
     ALONE,
@@ -36,11 +35,9 @@ from glagen.ir.tuned import (
     GIVEN_BACK,
     KEPT_BACK,
     KEPT_BY_KEYS,
-    KEPT_KERNELS,
     KEYS_GIVEN,
     OF_KEPT,
     SHARED,
-    SHARING,
 )
 
 
@@ -63,13 +60,17 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         '    """',
         f"    packing = {packing}",
         *head(program),
+    ]
+    states = [
         f"    if not {name}.numel():",
         f"        {name}{', _' * len(noted(kernels['states']))} = _states_triton({again})",
     ]
+    lines += [] if mirrors(kernels) else states
     order = {f"d{g.name}": n for n, g in enumerate(program.gradients)}
     fused = "fused_value_gradients"
     lines += indented([pieces(kernels["adjoint_states"], "M")] if {fused, ALONE} & set(kernels) else [])
     lines += indented(_alone(program, kernels, order))
+    lines += states if mirrors(kernels) else []
     lines += indented(sums_made(program, kernels, "backward_sums"))
     both = _both(program, kernels, order)
     reads = _of_reads(program, kernels, order)
@@ -113,14 +114,14 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
             if not tensor.name.endswith("_out"):
                 continue
             target = tensor.name.removesuffix("_out")
-            buffer, allocated, total = _buffer(program, kernels, text, tensor, target)
+            buffer, allocated, total = gradient_buffer(program, kernels, text, tensor, target)
             renamed[target] = buffer
             allocations.append(f"{buffer} = {allocated} if needs[{order[target]}] else None")
             sums.setdefault(target, []).append(total)
         on_chip = role == "value_gradients" and fused in kernels
         lines += indented([] if on_chip or others else allocations)
         first = ["not on_chip"] * on_chip + ["not given"] * (on_chip and GIVEN_BACK in kernels)
-        lines.append(f"    if {' and '.join([*first, _asked(renamed, order, around=bool(first))])}:")
+        lines.append(f"    if {' and '.join([*first, any_asked(renamed, order, around=bool(first))])}:")
         if GIVEN_BACK in kernels and not on_chip:
             renamed["walks"] = "None if given else strong.shape[0] // B"
         started = scores_made(program, kernels) if text["kernel"].ready else []
@@ -131,33 +132,22 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
             one = launch(program, kernels[f"{role}_given"], renamed | notes)
             started = ["if given:", *indented(one), "else:", *indented(started)]
         lines += indented(started, 2)
-    return [*lines, *indented(_returned(program, sums, order))]
-
-
-def _returned(program: ChunkProgram, sums: dict[str, list[str]], order: dict[str, int]) -> list[str]:
-    """The gradients that were asked for; `sums`: what adds up to each, by name."""
-    lines = ["return ("]
-    for g in program.gradients:
-        parts = sums.get(f"d{g.name}", [])
-        value = " + ".join(parts) if parts else f"torch.zeros_like({identifier(g.name)})"
-        plain = len(parts) == 1 and parts[0].isidentifier()
-        lines.append(f"    {value}," if plain else f"    {value} if needs[{order[f'd{g.name}']}] else None,")
-    for n, s in enumerate(program.states, len(program.gradients)):
-        lines.append(f"    _over_heads({s.adjoint}_initial, 1, H) if needs[{n}] else None,")
-    return [*lines, ")"]
+    return [*lines, *indented(returned(program, sums, order))]
 
 
 def _alone(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[str, int]) -> list[str]:
     """One kernel that walks back and makes all gradients, if all are asked for and no heads share any tensor."""
     if ALONE not in kernels:
         return []
-    buffers, unshared, renamed = _unshared(program, kernels, ALONE)
+    if mirrors(kernels):
+        return two_walks(program, kernels, order)
+    buffers, unshared, renamed = unshared_buffers(program, kernels, ALONE)
     wanted = [f"all(needs[:{len(order)}])", *unshared, f'_is_alone("{ALONE}", N * M, K, V, T, dtype, {PACKED})']
     made = [
         *(f"{name} = {allocated}" for name, allocated, _ in buffers.values()),
         *_left(program, kernels),
         *launch(program, kernels[ALONE], renamed),
-        *_returned(program, {target: [total] for target, (_, _, total) in buffers.items()}, order),
+        *returned(program, {target: [total] for target, (_, _, total) in buffers.items()}, order),
     ]
     return [f"if {' and '.join(wanted)}:", *indented(made)]
 
@@ -168,7 +158,7 @@ def _both(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[str
     if BOTH not in kernels:
         return []
     text = kernels[BOTH]
-    buffers, unshared, renamed = _unshared(program, kernels, BOTH)
+    buffers, unshared, renamed = unshared_buffers(program, kernels, BOTH)
     asked = [f"all(needs[:{len(order)}])", *unshared, f'("{BOTH}", _capability(), dtype, *_powers(K, V)) in TUNED']
     asked += ["not reads"] * (KEPT_BACK in kernels)
     return [
@@ -193,7 +183,9 @@ def _of_reads(program: ChunkProgram, kernels: dict[str, KernelText], order: dict
     if KEPT_BACK not in kernels:
         return []
     keys, values = kernels[KEPT_BY_KEYS], kernels[OF_KEPT]
-    buffers = [buffer for text in (keys, values) for buffer in _unshared(program, kernels, text["role"])[0].items()]
+    buffers = [
+        buffer for text in (keys, values) for buffer in unshared_buffers(program, kernels, text["role"])[0].items()
+    ]
     made = [f"{name} = {made} if needs[{order[target]}] else None" for target, (name, made, _) in buffers]
     renamed = {target: name for target, (name, _, _) in buffers}
     in_turn = [line for line in configure(program, values) if not line.startswith("RUN = ")]
@@ -205,20 +197,6 @@ def _of_reads(program: ChunkProgram, kernels: dict[str, KernelText], order: dict
         *indented(scores_made(program, kernels) if values["kernel"].ready else []),
         *indented([*in_turn, *start(program, values, renamed, passes="[:1]")]),
     ]
-
-
-def _unshared(
-    program: ChunkProgram, kernels: dict[str, KernelText], role: str
-) -> tuple[dict[str, tuple[str, str, str]], list[str], dict[str, str]]:
-    """The buffers of what a kernel makes that takes whole heads (see `_buffer`); that no heads share a tensor whose
-    gradient that is; and what its launch calls them."""
-    text = kernels[role]
-    tensors: list[Tensor] = [item["tensor"] for item in text["tensors"]]
-    outs = {t.name.removesuffix("_out"): t for t in tensors if t.name.endswith("_out") and t.kind != "chunks"}
-    buffers = {target: _buffer(program, kernels, text, tensor, target) for target, tensor in outs.items()}
-    unshared = [f"{heads_of(d)} == M" for d in program.recurrence.declarations if f"d{d.name}" in outs]
-    renamed = {target: name for target, (name, _, _) in buffers.items()}
-    return buffers, unshared, renamed | of_whole(f"{program.states[0].adjoint}_initial")
 
 
 def _left(program: ChunkProgram, kernels: dict[str, KernelText], notes: str = "_") -> list[str]:
@@ -242,8 +220,8 @@ def _walk_back_on_chip(
     """One kernel that walks back and makes the gradients of values, where that is faster; else `walk_back`."""
     (state,) = program.states
     text = kernels[role]
-    buffers, unshared, renamed = _unshared(program, kernels, role)
-    on_chip = [_asked(buffers, order), *unshared, f'_stays_on_chip("{role}", "saved", N * pieces * M, K, V, dtype)']
+    buffers, unshared, renamed = unshared_buffers(program, kernels, role)
+    on_chip = [any_asked(buffers, order), *unshared, f'_stays_on_chip("{role}", "saved", N * pieces * M, K, V, dtype)']
     states = chunk_states(state.adjoint_end, "M")
     if text["kernel"].late:
         walk = _given_scores(program, kernels, text, renamed)
@@ -293,43 +271,3 @@ def _given_scores(
         *indented(scores_made(program, kernels, of_strong=True)),
         *start(program, text, renamed | told, passes="[3:]"),
     ]
-
-
-def _asked(targets: Iterable[str], order: dict[str, int], around: bool = True) -> str:
-    """Is any of these gradients asked for?"""
-    wanted = [f"needs[{n}]" for n in sorted(order[target] for target in targets)]
-    return f"({' or '.join(wanted)})" if around and len(wanted) > 1 else " or ".join(wanted)
-
-
-def _buffer(
-    program: ChunkProgram, kernels: dict[str, KernelText], text: KernelText, tensor: Tensor, target: str
-) -> tuple[str, str, str]:
-    """A gradient's buffer in one kernel: its name, its allocation, and what it adds to the gradient."""
-    kernel: Kernel = text["kernel"]
-    # a walk is in the place of another kernel, and so is one that is given what it multiplies
-    others = *SHARING, BOTH, *KEPT_KERNELS
-    chunkwise = [k for role, k in kernels.items() if not k["kernel"].scans and role not in others]
-    parts = sum(any(t["tensor"].name == tensor.name for t in k["tensors"]) for k in chunkwise)
-    shared = parts > 1 and kernel.name not in (ALONE, BOTH)
-    name = f"{target}_{'keys' if kernel.owned == ('i',) else 'values'}" if shared else f"{target}_out"
-    features = [EXTENT[a] for a in tensor.axes if a in EXTENT]
-    declaration = next(d for d in program.recurrence.declarations if d.name == target[1:])
-    heads, source = heads_of(declaration), identifier(declaration.name)
-    if tensor.kind == "rows" and (shared or program.recurrence.part_of):
-        return name, f"_new({PACKED}, {source}.shape, torch.float32, device, rows)", name
-    if tensor.kind == "rows":
-        place = [f"d{g.name}" for g in program.gradients].index(target)
-        return name, f"into[{place}] if into else _new({PACKED}, {source}.shape, {source}.dtype, device)", name
-    split = [a for a in kernel.owned if a not in tensor.axes]
-    config = f'_config("{kernel.name}", K, V, dtype)'
-    counts = [f"{config}.blocks_{EXTENT[a]}" for a in split]
-    if tensor.kind == "row_parts":
-        extents = ", ".join(["B", "T", heads, *features, *counts])
-        return name, f"_new({PACKED}, ({extents}), torch.float32, device, rows)", f"_summed({name}, -1)"
-    dims = "(0, -1)" if split else "0"
-    extents = ", ".join(["slots", "M", *features, *counts])
-    return (
-        name,
-        f"_empty({extents}, dtype=torch.float32, device=device)",
-        f"_over_heads(_summed({name}, {dims}), 0, {heads})",
-    )

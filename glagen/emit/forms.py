@@ -24,6 +24,7 @@ from glagen.emit.launch import (
     sums_made,
 )
 from glagen.emit.memory import EXTENT
+from glagen.emit.mirrored import ONLY, reads_no_states
 from glagen.emit.scores import (
     made_scores,
     notes_go_back,
@@ -59,6 +60,8 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
     made = scores_made(program, kernels) if kernels["outputs"]["kernel"].ready else []
     soon, late = ([], made) if wait_for_walks(kernels) else (made, [])
     wide = "torch.float32" if program.recurrence.part_of else "dtype"
+    two_walks = reads_no_states(kernels)
+    unread, without = (f" and not {two_walks}", f" if states != {ONLY} else None") if two_walks else ("", "")
     return [
         f"def _forward_triton({', '.join([*arguments(program), *initials, PACKED, 'states', *INTO])}):",
         '    """Outputs, final states, and the states that enter each chunk (empty unless they are to be saved).',
@@ -73,9 +76,9 @@ def _forward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
                 for n, o in enumerate(program.outputs)
             ]
         ),
-        *indented([new(f, "N", "H", "K", "V") for f in finals]),
+        *indented([new(f, "N", "H", "K", "V") + without for f in finals]),
         *indented(sums_made(program, kernels, "sums")),
-        '    kept = states == "saved"',
+        f'    kept = states == "saved"{unread}',
         f"    {pieces(kernels['states'], 'H')}",
         *indented(_by_halves(program, kernels)),
         *indented(_of_operands(program, kernels)),
@@ -204,9 +207,8 @@ def _added(program: ChunkProgram, text: KernelText) -> list[str]:
     configured = configure(program, text, within=within)
     if not text["later_first"]:
         return [*configured, *start(program, text, {}, passes="[1:]")]
-    chunks = "slots", "M", "config.blocks_V"
-    noted = new("early", *chunks, dtype="torch.int8")
-    made = f"{noted} if {' * '.join(chunks)} >= {FEWEST} * _multiprocessors() else None"
+    noted = new("early", "programs", *["RUN"] * text["runs"], dtype="torch.int8")
+    made = f"{noted} if programs{' * RUN' * text['runs']} >= {FEWEST} * _multiprocessors() else None"
     return [*configured, made, *start(program, text, {}, passes="[early is None :]")]
 
 

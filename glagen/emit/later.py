@@ -22,7 +22,6 @@ from glagen.ir.kernel import Blocks, Kernel, Line, RowSum, read, written
 
 BEFORE = "_before"  # ends the names of tiles of the half before
 ROW, IN_T = f"row{BEFORE}", f"in_T{BEFORE}"
-NOTE = "early_ptr + (slot * H + h) * blocks_j + block_j"  # of a chunk: do gates go over in its first half?
 LEAST = 32  # steps of a chunk whose halves are rows enough for a dot
 # Chunks a multiprocessor, below which there is no launch more, for where no gate is strong it is there as well. (H200,
 # gla_v forward, B1 T4096 H8 K=V=128, mild gates: 0.058 ms for 0.056.)
@@ -57,7 +56,7 @@ class LaterPrinter(KernelPrinter):
             f"{half} = _sum_rows(every, {identifier(line.source.name)}{BEFORE}, TERMS)",
             f"{since} += {half}",
             f"early = (tl.min({half}) < 1.0 - LIMIT).to(tl.int32)  # a nat sooner, for sums may differ",
-            f"tl.store({NOTE}, early.to(tl.int8), mask=left > 0)",
+            "tl.store(early_ptr + note, early.to(tl.int8))",
         ]
         self._line("if LATER:  # with the half before")
         for text in lines:

@@ -14,8 +14,9 @@ from glagen.emit.contents import contents
 from glagen.emit.forms import launches
 from glagen.emit.helpers import HELPER_NEEDS, TRITON_HELPERS, TWIN_HELPERS
 from glagen.emit.interface import default_lines, interface, lead
-from glagen.emit.later import NOTE, LaterPrinter, later_first
+from glagen.emit.later import LaterPrinter, later_first
 from glagen.emit.memory import BLOCK, BOUND, EXTENT, READS
+from glagen.emit.mirrored import mirrors
 from glagen.emit.notes import DEEP, closes, nearest, notes_by_chunk, what_is_beyond
 from glagen.emit.pytorch import TwinPrinter
 from glagen.emit.scores import made_scores, notes_go_back, operands, scores, walk_operands
@@ -148,6 +149,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "given_walk_back": GIVEN_BACK in roles,
         "noted": len(made_scores(roles)) if notes_go_back(roles) else 0,
         "alone": ALONE if ALONE in roles else "",
+        "mirrored": ", ".join(map(identifier, mirrors(roles))),
         "reads": ", ".join(f'"{name}"' for name in KEPT_KERNELS) if KEPT_BACK in roles else "",
         "reads_of_all": f'"{KEPT_BACK}", "{KEPT_BY_KEYS}"',
         "halved": HALVED if HALVED in roles else "",
@@ -250,6 +252,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "halves": kernel.name == HALVED,
         "may_halve": kernel.may_halve,
         "alone": kernel.name == ALONE,
+        "mirrored": dict(schedule.mirrored) if kernel.name == ALONE else {},
         "runs": runs,
         "longer": runs and of_chunks,
         "asks_first": of_chunks,  # others would spill registers for it
@@ -259,7 +262,6 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "runs_twice": kernel.runs_twice,
         "adds": any(store.adds for store in kernel.stores),
         "later_first": later,
-        "note": NOTE,
         "leaves_values": kernel.leaves_values,
         "is_told": kernel.late and kernel.of_gradients,
         "described": sorted(printer.described),

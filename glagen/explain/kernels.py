@@ -141,12 +141,15 @@ def _in_halves(schedule: Schedule) -> str:
 
 
 def _alone(schedule: Schedule) -> str:
-    """Where one kernel makes all gradients."""
-    heads = dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel == ALONE)
-    return (
-        f"`{ALONE}` does the whole backward, for {' and for '.join(heads)}, wherever there is a program for two thirds "
-        "of the multiprocessors, all gradients are asked for and no heads share a tensor."
-    )
+    """Where one kernel makes all gradients, or all but those of queries."""
+    heads = " and for ".join(dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel == ALONE))
+    where = f"for {heads}, wherever there is a program for two thirds of the multiprocessors"
+    if not schedule.mirrored:
+        return f"`{ALONE}` does the whole backward, {where}, all gradients are asked for and no heads share a tensor."
+    (query, do), (key, value), _ = schedule.mirrored
+    own = f"`{do}` in the place of `{query}`, `{value}` in that of `{key}` and `{key}` in that of `{value}`"
+    both = f"`{ALONE}` and a forward do the whole backward, {where} and no heads share a tensor"
+    return f"{both}: `d{query}` is what the op makes of {own}. No chunk states are read, or stored by any forward."
 
 
 def _both(schedule: Schedule) -> str:

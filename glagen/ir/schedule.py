@@ -82,6 +82,8 @@ class Schedule:
     tuned: tuple[Tuned, ...]  # those of its kernels
     doubled: tuple[Heads, ...]  # heads whose chunks have twice as many steps, as was measured to be faster
     by_tiles: tuple[str, ...]  # the kernels whose outputs depend, in the last bits, on the columns in a tile
+    # If the first argument's gradient is a forward of other tensors: arguments, and what is in their place there.
+    mirrored: tuple[tuple[str, str], ...]
 
     @property
     def widest_fused(self) -> str:

@@ -46,6 +46,7 @@ from glagen.schedule.kernels import (
 from glagen.schedule.lower import Lowering
 from glagen.schedule.makers import given_tiles, maker_for_walk, makes_all_of, sharing, with_makers
 from glagen.schedule.mild import for_mild_gates
+from glagen.schedule.mirrored import mirrored
 from glagen.schedule.partial import local_sums
 from glagen.schedule.scored import are_for_strong_gates, changes_bits, with_scores
 from glagen.schedule.sums import adds_in_order
@@ -127,6 +128,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         tuple(x for x in measured if x.kernel in names and not (of_strong and changes_bits(x))),
         tuple(dict.fromkeys(x.heads for x in measured if x.chunk > chunk)),
         tuple(k.name for k in kernels if not (k.of_gradients or adds_in_order(k))),
+        mirrored(program) if ALONE in names else (),
     )
 
 
@@ -220,8 +222,12 @@ def _kernels(
             backward.append(walk)
     every = tuple(Goal(f"d{gradient.name}", gradient.parts) for gradient in program.gradients if gradient.parts)
     if ALONE in more:
-        doc = "All gradients of a sequence, walking back; the state's gradient stays on chip."
-        walk = build(program, covers, Shape(ALONE, doc, (), None, "reverse", both), every, adjoints)
+        mirrors = mirrored(program)
+        doc = (
+            f"All {'other ' * bool(mirrors)}gradients of a sequence, walking back; the state's gradient stays on chip."
+        )
+        others = tuple(x for x in every if x.target not in {f"d{name}" for name, _ in mirrors[:1]})
+        walk = build(program, covers, Shape(ALONE, doc, (), None, "reverse", both), others, adjoints)
         backward += [walk] if has_lefts_in_memory(walk) else []
     if BOTH in more:
         doc = "One chunk's gradients on both sides, from the state at its start and its gradient at the end."

@@ -775,8 +775,9 @@ def where_a_forward_shares_them(name: str) -> list[dict]:
 
 
 def where_one_kernel_makes_all_gradients(text: str) -> list[dict]:
-    """A backward is one walk, as a table says, but not if heads share a tensor, nor if not all gradients are asked for:
-    whether both ways agree. And the rows where other walks are given scores."""
+    """A backward is one walk, as a table says, and a forward of other tensors; but not if heads share a tensor. Each is
+    made if what it makes is asked for: whether gradients are those of other kernels. And the rows where other walks are
+    given scores."""
     document, (K, V), launched = document_of(text), (20, 36), set()
     module = compiled(text, tuned=all_gradients(document, 0, (K, V)))
     module._multiprocessors = lambda: 1
@@ -785,15 +786,26 @@ def where_one_kernel_makes_all_gradients(text: str) -> list[dict]:
     problem = draw(document, "mild", Case(1, 70, 2, K, V))
     given = {n: x.half() for n, x in problem.arguments.items() if isinstance(x, torch.Tensor)}
     fewer = {n: x[:, :, :1] for n, x in given.items() if n != "q"}
-    found = []
-    for arguments, leaves in ((given, "qkv"), (given, "qk"), (given | fewer, "qkv")):
+
+    def gradients(arguments: dict[str, torch.Tensor], leaves: str) -> dict[str, torch.Tensor]:
         launched.clear()
         tensors = {n: x.clone().requires_grad_(n in leaves) for n, x in arguments.items()}
         o, _ = module.op(**tensors)
-        found.append(torch.autograd.grad(o, [tensors[n] for n in leaves], torch.ones_like(o)))
-        assert (alone in launched) == (found == found[:1]) and (others in launched) == (found != found[:1])
-    same = [(x - y).abs().max() <= 2e-3 * y.abs().max() for x, y in zip(found[0], found[1], strict=False)]
-    rows = [{"quantity": "gradients both ways", "ok": all(same)}]
+        return dict(zip(leaves, torch.autograd.grad(o, [tensors[n] for n in leaves], torch.ones_like(o)), strict=True))
+
+    rows, asked = [], ("qkv", "qk", "v", "q")
+    found = [(gradients(given, leaves), {*launched}) for leaves in asked]
+    gradients(given | fewer, "qkv")
+    assert alone not in launched and others in launched
+    module._is_alone = lambda *_: False
+    for leaves, (here, kernels) in zip(asked, found, strict=True):
+        assert (alone in kernels) == (leaves != "q") and others not in kernels
+        there = gradients(given, leaves)
+        assert alone not in launched and (others in launched) == (leaves != "v")
+        rows += [
+            {"quantity": f"d{n} of {leaves}", "ok": bool((x - there[n]).abs().max() <= 2e-3 * there[n].abs().max())}
+            for n, x in here.items()
+        ]
     return rows + beside_walks_that_are_given_scores(text, tuple(given.values()), (K, V))
 
 
