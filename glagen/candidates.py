@@ -21,6 +21,7 @@ from glagen.ir.tuned import (
     KEPT_BY_KEYS,
     OF_KEPT,
     OPERANDS,
+    OTHERS,
     SHARED,
     SHARING,
     Heads,
@@ -28,6 +29,7 @@ from glagen.ir.tuned import (
     merged,
     power,
 )
+from glagen.schedule.mirrored import mirrored
 from glagen.schedule.tiles import ALONE_TILES, HALVED_TILES, WIDE, gated_sides
 
 DTYPE = torch.bfloat16
@@ -138,7 +140,8 @@ def by_half_chunks(planned: Schedule, workload: Workload, device: torch.device) 
     takes by halves, as the rule would."""
     like = configuration(planned, f"fused{IN_HALVES}", workload, device)
     like = replace(like, chunk=2 * planned.chunk, stages=3)
-    return like, replace(like, kernel=ALONE, stages=ALONE_TILES.stages)
+    alone = OTHERS if mirrored(planned.program) else ALONE
+    return like, replace(like, kernel=alone, stages=ALONE_TILES.stages)
 
 
 def by_halves(planned: Schedule, workload: Workload, device: torch.device) -> Tuned:

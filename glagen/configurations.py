@@ -25,7 +25,7 @@ from glagen.candidates import DTYPE, Table
 from glagen.errors import Source
 from glagen.ir.schedule import Options
 from glagen.ir.tuned import (
-    ALONE,
+    ALONE_KERNELS,
     BEYOND,
     CROWDED,
     GIVEN,
@@ -110,7 +110,7 @@ def is_right(oracle: Oracle, base: Table, candidate: Tuned) -> bool | None:
 
     document, name = parse(oracle.source), _function(candidate.kernel)
     module = import_text(compile_spec(oracle.source, Options(tuned=merged(base, (candidate,)))))
-    on_chip = *ON_CHIP, *GIVEN_KERNELS, HALVED, ALONE, BEYOND, *KEPT_KERNELS
+    on_chip = *ON_CHIP, *GIVEN_KERNELS, HALVED, *ALONE_KERNELS, BEYOND, *KEPT_KERNELS
     changes = _on_chip(module, name) if name in on_chip else {}
     changes["_multiprocessors"] = lambda: 0  # so that small extents take it as it is
     try:

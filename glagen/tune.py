@@ -46,7 +46,7 @@ from glagen.configurations import Oracle, forward_time, is_built, is_right, kern
 from glagen.errors import Source
 from glagen.ir.schedule import Ensemble, Options, Schedule
 from glagen.ir.tuned import (
-    ALONE,
+    ALONE_KERNELS,
     BEYOND,
     BOTH,
     CROWDED,
@@ -137,7 +137,7 @@ def _tuned(planned: Schedule, oracle: Oracle, given: Call, ask: Ask, say: Say) -
     for x in _measured(oracle, given, ask, say, ()):
         plain += (x,)
         yield x
-    alone = ((all_gradients(planned, name, workload, device),) for name in (ALONE, BOTH))
+    alone = ((all_gradients(planned, name, workload, device),) for name in (*ALONE_KERNELS, BOTH))
     shared = [made(planned, workload, device) for made in (operands_shared, forward_shared, reads_kept)]
     for base in ((scores_apart(planned, workload, device),), *alone, *shared):
         wanted = {x.kernel for x in base}
@@ -168,7 +168,7 @@ def _measured(oracle: Oracle, given: Call, ask: Ask, say: Say, base: Table) -> I
     if it has chunks of more steps."""
     source, workload, device = oracle.source, oracle.workload, oracle.device
     planned, based = _planned(source, base), {x.walk for x in base}
-    walks = based if based & {*GIVEN_KERNELS} else (*ON_CHIP, HALVED, ALONE, BOTH, *KEPT_KERNELS)
+    walks = based if based & {*GIVEN_KERNELS} else (*ON_CHIP, HALVED, *ALONE_KERNELS, BOTH, *KEPT_KERNELS)
     kernels = [k for k in planned.kernels if not k.whole or (k.tiles.bfloat16[0] >= workload.K and k.name in walks)]
     if based and (not planned.doubled or based == {HALVED}):
         scored = [k.name for k in kernels if k.ready and not k.late] if based == {"scores"} else []

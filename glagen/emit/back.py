@@ -22,7 +22,7 @@ from glagen.emit.launch import (
     walk_back_arguments,
 )
 from glagen.emit.memory import Tensor
-from glagen.emit.mirrored import mirrors, two_walks
+from glagen.emit.mirrored import two_walks
 from glagen.emit.scores import operand_names, operands_call, scores_made, shared_call, shared_notes, walk_operands
 from glagen.emit.walks import left, looked, pieces
 from glagen.emit.words import identifier
@@ -30,6 +30,7 @@ from glagen.ir.chunk import ChunkProgram
 from glagen.ir.tuned import (
     ADJOINT_GIVEN,
     ALONE,
+    ALONE_KERNELS,
     BOTH,
     GIVEN,
     GIVEN_BACK,
@@ -37,6 +38,7 @@ from glagen.ir.tuned import (
     KEPT_BY_KEYS,
     KEYS_GIVEN,
     OF_KEPT,
+    OTHERS,
     SHARED,
 )
 
@@ -65,12 +67,12 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
         f"    if not {name}.numel():",
         f"        {name}{', _' * len(noted(kernels['states']))} = _states_triton({again})",
     ]
-    lines += [] if mirrors(kernels) else states
+    lines += [] if OTHERS in kernels else states
     order = {f"d{g.name}": n for n, g in enumerate(program.gradients)}
     fused = "fused_value_gradients"
-    lines += indented([pieces(kernels["adjoint_states"], "M")] if {fused, ALONE} & set(kernels) else [])
+    lines += indented([pieces(kernels["adjoint_states"], "M")] if {fused, *ALONE_KERNELS} & set(kernels) else [])
     lines += indented(_alone(program, kernels, order))
-    lines += states if mirrors(kernels) else []
+    lines += states if OTHERS in kernels else []
     lines += indented(sums_made(program, kernels, "backward_sums"))
     both = _both(program, kernels, order)
     reads = _of_reads(program, kernels, order)
@@ -137,10 +139,10 @@ def backward(program: ChunkProgram, kernels: dict[str, KernelText], packing: str
 
 def _alone(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[str, int]) -> list[str]:
     """One kernel that walks back and makes all gradients, if all are asked for and no heads share any tensor."""
+    if OTHERS in kernels:
+        return two_walks(program, kernels, order)
     if ALONE not in kernels:
         return []
-    if mirrors(kernels):
-        return two_walks(program, kernels, order)
     buffers, unshared, renamed = unshared_buffers(program, kernels, ALONE)
     wanted = [f"all(needs[:{len(order)}])", *unshared, f'_is_alone("{ALONE}", N * M, K, V, T, dtype, {PACKED})']
     made = [

@@ -11,7 +11,7 @@ from glagen.emit.walks import of_whole
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel
-from glagen.ir.tuned import ALONE, BOTH, KEPT_KERNELS, SHARING
+from glagen.ir.tuned import ALONE_KERNELS, BOTH, KEPT_KERNELS, SHARING
 
 
 def unshared_buffers(
@@ -37,7 +37,7 @@ def gradient_buffer(
     others = *SHARING, BOTH, *KEPT_KERNELS
     chunkwise = [k for role, k in kernels.items() if not k["kernel"].scans and role not in others]
     parts = sum(any(t["tensor"].name == tensor.name for t in k["tensors"]) for k in chunkwise)
-    shared = parts > 1 and kernel.name not in (ALONE, BOTH)
+    shared = parts > 1 and kernel.name not in (*ALONE_KERNELS, BOTH)
     name = f"{target}_{'keys' if kernel.owned == ('i',) else 'values'}" if shared else f"{target}_out"
     features = [EXTENT[a] for a in tensor.axes if a in EXTENT]
     declaration = next(d for d in program.recurrence.declarations if d.name == target[1:])

@@ -9,7 +9,7 @@ from glagen.emit.memory import EXTENT, READS, Tensor
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram, GateInfo
 from glagen.ir.kernel import Kernel, Store
-from glagen.ir.tuned import ALONE, WALKS
+from glagen.ir.tuned import ALONE_KERNELS, WALKS
 
 KernelText = dict[str, Any]  # what emit/module.py knows of a printed kernel
 PACKED = "cu_seqlens"
@@ -138,7 +138,7 @@ def start(
     constants += [f"TMA={asked}" for asked in by_tma]
     tiles = [x for x, item in zip(values, text["tensors"], strict=False) if item["name"] in text["tiled"]]
     constants += [f"HALVES={halves(kernel)}"] * kernel.may_halve
-    whole = ", whole=True" * (kernel.name == ALONE)
+    whole = ", whole=True" * (kernel.name in ALONE_KERNELS)
     constants += [f"TMA_LOADS=_loads_by_tma(config, {', '.join(tiles)}{whole})"] * bool(tiles)
     return [
         "_launch_by_tma(" if tiles or set(kept) - {"None"} else "_launch(",

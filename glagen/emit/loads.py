@@ -26,7 +26,7 @@ from glagen.emit.states import KernelStates
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel, Line, Load, Loop, lines_of, read
-from glagen.ir.tuned import ALONE, GIVEN_KERNELS
+from glagen.ir.tuned import ALONE_KERNELS, GIVEN_KERNELS
 
 
 class KernelLoads(KernelStates):
@@ -44,7 +44,7 @@ class KernelLoads(KernelStates):
         self.ahead = [x for x in loads if kernel.direction and (x.axes == ("t",) or (x.name in made and not x.axes))]
         # tiles that TMA may load, and the tensors of these, and of those that it stores
         self.by_tiles = [x for x in loads if kernel.name in GIVEN_KERNELS and {*x.axes} == {"t", "i"}]
-        if kernel.name == ALONE and program.gates:
+        if kernel.name in ALONE_KERNELS and program.gates:
             self.by_tiles = [x for x in loads if len(x.axes) == 2]
         self.tiled = [identifier(self._loaded(x).name) for x in self.by_tiles]
 

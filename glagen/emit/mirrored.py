@@ -8,14 +8,14 @@ from glagen.emit.launch import PACKED, KernelText, indented, launch
 from glagen.emit.walks import left
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
-from glagen.ir.tuned import ALONE
+from glagen.ir.tuned import OTHERS
 
 ONLY = '"outputs"'  # what becomes of chunk states where nothing is of use but outputs
 
 
 def mirrors(kernels: dict[str, KernelText]) -> dict[str, str]:
     """For arguments, the tensors in their place in the forward that makes the first one's gradient, if there is one."""
-    return kernels[ALONE]["mirrored"] if ALONE in kernels else {}
+    return kernels[OTHERS]["mirrored"] if OTHERS in kernels else {}
 
 
 def reads_no_states(kernels: dict[str, KernelText]) -> str:
@@ -26,7 +26,7 @@ def reads_no_states(kernels: dict[str, KernelText]) -> str:
 
 def two_walks(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[str, int]) -> list[str]:
     """This backward: each walk is made if what it makes is asked for."""
-    buffers, _, renamed = unshared_buffers(program, kernels, ALONE)
+    buffers, _, renamed = unshared_buffers(program, kernels, OTHERS)
     query, initial = next(iter(mirrors(kernels))), f"d{program.states[0].name}"
     sums = {f"d{query}": [f"d{query}_out"]} | {target: [total] for target, (_, _, total) in buffers.items()}
     walk_back = left(program, kernels["adjoint_states"], f"needs[{len(order)}]")
@@ -35,7 +35,7 @@ def two_walks(program: ChunkProgram, kernels: dict[str, KernelText], order: dict
         f"others = {any_asked([*buffers, initial], order | {initial: len(order)}, around=False)}",
         *(f"{name} = {new} if others else None" for name, new, _ in buffers.values()),
         "if others:",
-        *indented([*walk_back, *launch(program, kernels[ALONE], renamed)]),
+        *indented([*walk_back, *launch(program, kernels[OTHERS], renamed)]),
         *returned(program, sums, order, beside=buffers),
     ]
     return [f"if {reads_no_states(kernels)}:", *indented(made)]

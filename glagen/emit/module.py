@@ -31,7 +31,7 @@ from glagen.ir.kernel import Kernel
 from glagen.ir.recurrence import Composite, Recurrence
 from glagen.ir.schedule import CLOSED, FARTHEST, LOWEST, SHIFT, Growth, Schedule
 from glagen.ir.tuned import (
-    ALONE,
+    ALONE_KERNELS,
     BOTH,
     CROWDED,
     FORWARD,
@@ -42,6 +42,7 @@ from glagen.ir.tuned import (
     KEPT_BY_KEYS,
     KEPT_KERNELS,
     OF_KEPT,
+    OTHERS,
     STRONG,
     WALKS,
 )
@@ -135,7 +136,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
     run = [*walks(program, roles), *scores(program, roles, steps), *operands(program, roles, steps)]
     run += launches(program, roles, doubled)
     kept = ["kept", *walk_operands(roles)]
-    by_table = doubled or any(name in roles for name in (GIVEN, ALONE, HALVED))
+    by_table = doubled or any(name in roles for name in (GIVEN, *ALONE_KERNELS, HALVED))
     asks_table = by_table or any(re.search(r"\bTUNED\b", function) for function in run)  # if it has nothing on it, too
     wide = schedule.fused_by_rule if any(n > schedule.fused_by_rule for _, n in schedule.faster_fused) else 0
     context: dict[str, Any] = {
@@ -148,7 +149,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "given_walk": GIVEN in roles,
         "given_walk_back": GIVEN_BACK in roles,
         "noted": len(made_scores(roles)) if notes_go_back(roles) else 0,
-        "alone": ALONE if ALONE in roles else "",
+        "alone": next((name for name in ALONE_KERNELS if name in roles), ""),
         "mirrored": ", ".join(map(identifier, mirrors(roles))),
         "reads": ", ".join(f'"{name}"' for name in KEPT_KERNELS) if KEPT_BACK in roles else "",
         "reads_of_all": f'"{KEPT_BACK}", "{KEPT_BY_KEYS}"',
@@ -251,8 +252,8 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "reduces_heads": kernel.reduces_heads,
         "halves": kernel.name == HALVED,
         "may_halve": kernel.may_halve,
-        "alone": kernel.name == ALONE,
-        "mirrored": dict(schedule.mirrored) if kernel.name == ALONE else {},
+        "alone": kernel.name in ALONE_KERNELS,
+        "mirrored": dict(schedule.mirrored) if kernel.name == OTHERS else {},
         "runs": runs,
         "longer": runs and of_chunks,
         "asks_first": of_chunks,  # others would spill registers for it

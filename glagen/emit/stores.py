@@ -7,7 +7,7 @@ from glagen.emit.notes import KernelNotes
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.kernel import Kernel, Line, Loop, Store, written
-from glagen.ir.tuned import ALONE, BOTH, KEPT_BACK
+from glagen.ir.tuned import ALONE_KERNELS, BOTH, KEPT_BACK
 
 
 class KernelStores(KernelNotes):
@@ -29,7 +29,7 @@ class KernelStores(KernelNotes):
         return self._tensor(f"{store.target}_out", kind, store.axes, optional)
 
     def _stored_by_tma(self) -> list[Tensor]:
-        if not (self.kernel.name == ALONE and self.by_tiles):
+        if not (self.kernel.name in ALONE_KERNELS and self.by_tiles):
             return []
         return [self._out(x) for x in self.kernel.stores if len(x.axes) == 2]
 
@@ -66,7 +66,7 @@ class KernelStores(KernelNotes):
         """Results of a kernel that makes all gradients, or keeps what it reads of a state, each after the last line
         that makes it: that leaves registers to others. (H200, Triton 3.6.0, bf16, linear_attn, B4 T4096 H64 K=V=128,
         one chunk at a time: 1.17 ms for 1.23.)"""
-        if self.kernel.name not in (ALONE, BOTH, KEPT_BACK):
+        if self.kernel.name not in (*ALONE_KERNELS, BOTH, KEPT_BACK):
             return
         for store in self.kernel.stores:
             makers = [line for line in self.kernel.lines if store.tile in written(line)]

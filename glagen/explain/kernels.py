@@ -14,6 +14,7 @@ from glagen.ir.kernel import Blocks, Dot, Kernel, Line, Loop, RowSum
 from glagen.ir.schedule import FARTHEST, Schedule
 from glagen.ir.tuned import (
     ALONE,
+    ALONE_KERNELS,
     BEYOND,
     BOTH,
     GIVEN_KERNELS,
@@ -25,6 +26,7 @@ from glagen.ir.tuned import (
     KEYS_GIVEN,
     OF_KEPT,
     OPERANDS,
+    OTHERS,
     SHARED,
     SHARING,
     STRONG,
@@ -39,7 +41,7 @@ BLOCK = {"i": "BLOCK_K", "j": "BLOCK_V", "t": "C", "s": "C"}
 
 def kernels(schedule: Schedule) -> Section:
     """Every kernel, in order of launch."""
-    others = *GIVEN_KERNELS, HALVED, ALONE, BOTH, *KEPT_KERNELS
+    others = *GIVEN_KERNELS, HALVED, *ALONE_KERNELS, BOTH, *KEPT_KERNELS
     by_rule = [k for k in schedule.kernels if k.whole and k.name not in others]
     fused = [k for k in by_rule if not k.of_gradients]
     names = ", ".join(f"`{k.name}`" for k in fused)
@@ -67,7 +69,7 @@ def kernels(schedule: Schedule) -> Section:
         blocks.append(say(_halved(schedule)))
     if any(k.may_halve for k in schedule.kernels):
         blocks.append(say(_in_halves(schedule)))
-    if any(k.name == ALONE for k in schedule.kernels):
+    if any(k.name in ALONE_KERNELS for k in schedule.kernels):
         blocks.append(say(_alone(schedule)))
     if any(k.name == BOTH for k in schedule.kernels):
         blocks.append(say(_both(schedule)))
@@ -142,14 +144,13 @@ def _in_halves(schedule: Schedule) -> str:
 
 def _alone(schedule: Schedule) -> str:
     """Where one kernel makes all gradients, or all but those of queries."""
-    heads = " and for ".join(dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel == ALONE))
+    heads = " and for ".join(dict.fromkeys(place(x.heads) for x in schedule.tuned if x.kernel in ALONE_KERNELS))
     where = f"for {heads}, wherever there is a program for two thirds of the multiprocessors"
     if not schedule.mirrored:
         return f"`{ALONE}` does the whole backward, {where}, all gradients are asked for and no heads share a tensor."
     (query, do), (key, value), _ = schedule.mirrored
-    own = f"`{do}` in the place of `{query}`, `{value}` in that of `{key}` and `{key}` in that of `{value}`"
-    both = f"`{ALONE}` and a forward do the whole backward, {where} and no heads share a tensor"
-    return f"{both}: `d{query}` is what the op makes of {own}. No chunk states are read, or stored by any forward."
+    made = f"`d{query}` is what the op makes of `{do}` for `{query}`, `{value}` for `{key}` and `{key}` for `{value}`"
+    return f"`{OTHERS}` and a forward do the backward, {where} and no heads share a tensor: {made}. No states are read."
 
 
 def _both(schedule: Schedule) -> str:

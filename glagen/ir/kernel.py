@@ -13,7 +13,7 @@ from fractions import Fraction
 from glagen.errors import InternalError
 from glagen.ir.chunk import Operand
 from glagen.ir.expr import Expr, Ref, refs, walk
-from glagen.ir.tuned import ALONE, FORWARD, KEY_GRADIENTS, Tiles
+from glagen.ir.tuned import ALONE_KERNELS, FORWARD, KEY_GRADIENTS, Tiles
 
 # Which steps tau a row x sums over (`RowSum.select`), as 0/1 matrices [x, tau] of a chunk:
 #   through: tau <= x    before: tau < x    from: tau >= x    after: tau > x; inside a cover's blocks (see `Blocks`):
@@ -294,7 +294,7 @@ class Kernel:
     @property
     def turned(self) -> frozenset[str]:
         """The tiles that have the columns of values first (see schedule/turn.py), and results with any before steps."""
-        first = ("ji", "jt", "js", *(("it", "is") if self.name in (ALONE, KEY_GRADIENTS) else ()))
+        first = ("ji", "jt", "js", *(("it", "is") if self.name in (*ALONE_KERNELS, KEY_GRADIENTS) else ()))
         written = {x.name for x in self._single_lines() if "".join(x.axes) in first and not isinstance(x, Load)}
         return frozenset(written | {scan.tile for scan in self.scans if scan.axes[0] == "j"})
 

@@ -25,7 +25,9 @@ OPERANDS = "operands"  # that which makes those of keys for a forward on chip, w
 KEY_GRADIENTS = "key_gradients"  # the kernel of a chunk's gradients on the key side, if nothing is given
 # The forward that takes chunks by halves and stores no states (see schedule/halves.py).
 HALVED = "fused_halved"
-ALONE = "fused_gradients"  # the kernel that makes all gradients, walking back (see schedule/alone.py)
+# The kernel that makes all gradients, walking back (see schedule/alone.py); and all but those of queries, if these are
+# outputs of other tensors (see schedule/mirrored.py).
+ALONE_KERNELS = ALONE, OTHERS = "fused_gradients", "fused_other_gradients"
 BOTH = "gradients"  # the kernel that makes all gradients of a chunk (see schedule/both.py)
 # The walk back and the gradients of keys that keep what those of values read of states, and these (schedule/kept.py).
 KEPT_KERNELS = KEPT_BACK, KEPT_BY_KEYS, OF_KEPT = (

@@ -11,7 +11,7 @@ from glagen.ir.expr import Expr, plus, ref, refs
 from glagen.ir.kernel import Assign, Judge, Kernel, Line, Load, Scan, Store, read, written
 from glagen.ir.recurrence import Recurrence
 from glagen.ir.schedule import may_close
-from glagen.ir.tuned import ALONE, BOTH, FORWARD, HALVED, KEY_GRADIENTS, Tiles
+from glagen.ir.tuned import ALONE_KERNELS, BOTH, FORWARD, HALVED, KEY_GRADIENTS, Tiles
 from glagen.schedule.alone import carried_rounded, held_shortly, summed_as_they_lie
 from glagen.schedule.both import of_states, sides_in_turn, summed_of_states
 from glagen.schedule.covers import Cover, reach
@@ -120,7 +120,7 @@ def build(
     sums = {n: o for n, (a, o) in local_sums(program).items() if a in absent and n not in wanted}
     statements = needed(program, wanted, states | set(sums))
     forward = shape.name in FORWARD
-    alone = shape.name == ALONE
+    alone = shape.name in ALONE_KERNELS
     adds_by_wgmma = wants_wgmma(program, covers, shape.name)
     turns = shape.on_chip and not (shape.given or alone)
     all_turned = turns and shape.name != HALVED and gated_sides(program) not in STATES_TURNED
@@ -260,7 +260,9 @@ def _tiles(program: ChunkProgram, shape: Shape) -> Tiles:
     if shape.whole:
         if shape.name == HALVED:
             return HALVED_TILES
-        return GIVEN_TILES if shape.given else ALONE_TILES if shape.name in (ALONE, BOTH) else fused_tiles(program)
+        if shape.name in (*ALONE_KERNELS, BOTH):
+            return ALONE_TILES
+        return GIVEN_TILES if shape.given else fused_tiles(program)
     if shape.direction:
         return scan_tiles(chunk_of(program))
     gated = frozenset(axis for gate in program.gates for axis in gate.axes)

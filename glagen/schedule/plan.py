@@ -13,12 +13,14 @@ from glagen.ir.kernel import Kernel, Line, Scan
 from glagen.ir.schedule import Options, Schedule
 from glagen.ir.tuned import (
     ALONE,
+    ALONE_KERNELS,
     BOTH,
     GIVEN,
     GIVEN_BACK,
     HALVED,
     KEPT_KERNELS,
     ON_CHIP,
+    OTHERS,
     SHARING,
     WALKS,
     Tuned,
@@ -80,12 +82,13 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     of_strong = are_for_strong_gates(program, covers)
     apart = scores(program) if of_strong or any(x.walk in ("scores", GIVEN) for x in table) else ()
     keys, values = ({goal.target for goal in gradient_goals(program, axis)} for axis in ("i", "j"))
+    mirrors = mirrored(program)
     of_sides = may_make_both(program, exact) and not keys & values
     beside = {
         ("scores", GIVEN): True,
         (GIVEN,): may_share(program, gated_sides(program), exact),
         SHARING: may_share(program, gated_sides(program), exact),
-        (ALONE,): may_walk_alone(program, exact),
+        (OTHERS if mirrors else ALONE,): may_walk_alone(program, exact),
         (HALVED,): may_take_halves(program, exact),
         (BOTH,): of_sides,
         KEPT_KERNELS: of_sides,
@@ -128,7 +131,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         tuple(x for x in measured if x.kernel in names and not (of_strong and changes_bits(x))),
         tuple(dict.fromkeys(x.heads for x in measured if x.chunk > chunk)),
         tuple(k.name for k in kernels if not (k.of_gradients or adds_in_order(k))),
-        mirrored(program) if ALONE in names else (),
+        mirrors if OTHERS in names else (),
     )
 
 
@@ -138,7 +141,7 @@ def _alike(program: ChunkProgram, chunk: int, options: Options) -> tuple[Tuned, 
     table = shipped() if options.tuned is None else options.tuned
     chunks = (chunk,) if program.recurrence.chunk else (chunk, 2 * chunk)
     alike = tuple(x for x in table if x.gates == gated_sides(program) and x.chunk in chunks)
-    alike = tuple(x for x in alike if x.kernel != ALONE or x.chunk >= WGMMA_ROWS)
+    alike = tuple(x for x in alike if x.kernel not in ALONE_KERNELS or x.chunk >= WGMMA_ROWS)
     alike = tuple(x for x in alike if x.kernel == x.walk or x.chunk > chunk)  # the rule's chunks are not halved so
     if program.recurrence.part_of:
         return ()
@@ -221,13 +224,12 @@ def _kernels(
         if gated_sides(program) in ("", "s") or _adds_by_wgmma(program, covers, walk):
             backward.append(walk)
     every = tuple(Goal(f"d{gradient.name}", gradient.parts) for gradient in program.gradients if gradient.parts)
-    if ALONE in more:
-        mirrors = mirrored(program)
-        doc = (
-            f"All {'other ' * bool(mirrors)}gradients of a sequence, walking back; the state's gradient stays on chip."
-        )
-        others = tuple(x for x in every if x.target not in {f"d{name}" for name, _ in mirrors[:1]})
-        walk = build(program, covers, Shape(ALONE, doc, (), None, "reverse", both), others, adjoints)
+    for name in more & {*ALONE_KERNELS}:
+        which = "All gradients of a sequence" if name == ALONE else "All gradients of a sequence but those of queries"
+        doc = f"{which}, walking back; the state's gradient stays on chip."
+        ahead = {f"d{query}" for query, _ in mirrored(program)[:1]}
+        goals = tuple(x for x in every if x.target not in ahead)
+        walk = build(program, covers, Shape(name, doc, (), None, "reverse", both), goals, adjoints)
         backward += [walk] if has_lefts_in_memory(walk) else []
     if BOTH in more:
         doc = "One chunk's gradients on both sides, from the state at its start and its gradient at the end."

@@ -145,7 +145,7 @@ def test_what_was_measured_is_explained(name: str) -> None:
     assert ("`fused_given`" in text) == (name in (*DOUBLED, "gla_kv", "linear_attn"))
     assert (joined("multiplies what `operands` makes of each chunk") in joined(text)) == (name == "gla_kv")
     assert ("`fused_gradients` does the whole backward" in text) == (name == "simple_gla")
-    assert ("`fused_gradients` and a forward do the whole backward" in text) == (name in MIRRORED)
+    assert ("`fused_other_gradients` and a forward do the backward" in text) == (name in MIRRORED)
     assert ("`fused` takes chunks by halves" in text) == (name in ONE_WALK and name != "linear_attn")
     assert (joined("take chunks by halves") in joined(text)) == (name == "linear_attn")
     assert ("`gradients` does the work of" in text) == (name == "gla_v")

@@ -20,7 +20,7 @@ from glagen.errors import Source
 from glagen.ir.document import Document
 from glagen.ir.schedule import Options
 from glagen.ir.tuned import (
-    ALONE,
+    ALONE_KERNELS,
     BOTH,
     DTYPES,
     GIVEN,
@@ -195,8 +195,8 @@ def forward_shared(document: Document, architecture: int, *heads: tuple[int, int
 
 
 def all_gradients(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
-    """A table by which one kernel makes all gradients."""
-    return _of_tiles(document, architecture, 1, (ALONE,), heads)
+    """A table by which one kernel makes all gradients, or all but those of queries."""
+    return _of_tiles(document, architecture, 1, ALONE_KERNELS, heads)
 
 
 def by_halves(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
@@ -205,9 +205,9 @@ def by_halves(document: Document, architecture: int, *heads: tuple[int, int]) ->
 
 
 def half_chunks(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
-    """A table by which one kernel makes all gradients, in chunks of twice as many steps, and a forward takes these by
-    halves and stores their states."""
-    return _of_tiles(document, architecture, 2, (f"fused{IN_HALVES}", ALONE), heads)
+    """A table by which one kernel makes all gradients, or all but those of queries, in chunks of twice as many steps,
+    and a forward takes these by halves and stores their states."""
+    return _of_tiles(document, architecture, 2, (f"fused{IN_HALVES}", *ALONE_KERNELS), heads)
 
 
 def given_by_halves(document: Document, architecture: int, *heads: tuple[int, int]) -> tuple[Tuned, ...]:
@@ -233,11 +233,14 @@ def _of_tiles(
     rule's chunks in one, and for all types."""
 
     def tile(kernel: str, K: int, V: int, dtype: str) -> tuple[int, int]:
-        keys = kernel.removesuffix(IN_HALVES) in (*GIVEN_KERNELS, HALVED, ALONE, BOTH) or kernel == f"fused{IN_HALVES}"
+        keys = (
+            kernel.removesuffix(IN_HALVES) in (*GIVEN_KERNELS, HALVED, *ALONE_KERNELS, BOTH)
+            or kernel == f"fused{IN_HALVES}"
+        )
         keys |= kernel in (KEPT_BACK, KEPT_BY_KEYS)
         # or walks would have other bits: see schedule/scored.py
         keys |= kernel.startswith("scores") and dtype != "bfloat16" and gated_sides(program) == "K"
-        values = kernel in (ALONE, BOTH)
+        values = kernel in (*ALONE_KERNELS, BOTH)
         return (power(K) if keys else 16), (power(V) if values else 16)
 
     program = derive(check(document))

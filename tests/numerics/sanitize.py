@@ -33,7 +33,7 @@ from glagen.check import check  # noqa: E402
 from glagen.derive import derive  # noqa: E402
 from glagen.ir.document import Document  # noqa: E402
 from glagen.ir.recurrence import Recurrence  # noqa: E402
-from glagen.ir.tuned import ALONE  # noqa: E402
+from glagen.ir.tuned import ALONE_KERNELS  # noqa: E402
 from glagen.regimes import Case, Problem, draw  # noqa: E402
 from glagen.tolerances import PRECISIONS, Precision  # noqa: E402
 from glagen.variants import packed, shared  # noqa: E402
@@ -120,7 +120,7 @@ def all_calls(
             (both, as_it_is),
             (kept, (keep_on_chip,)),
         ]
-        if f"{name}_{ALONE}_kernel" in kernels(generated(name)):
+        if {f"{name}_{kernel}_kernel" for kernel in ALONE_KERNELS} & kernels(generated(name)):
             arranged.append((half_chunks(document, capability, *heads), (have_many_heads,)))
         if not derive(check(document)).gates:
             arranged.append((given_by_halves(document, capability, *heads), (have_many_heads,)))

@@ -11,7 +11,7 @@ from glagen import configurations
 from glagen.bench import WORKLOADS, Workload
 from glagen.bench.workloads import call
 from glagen.errors import Source
-from glagen.ir.tuned import BOTH, GIVEN, KEPT_KERNELS, OPERANDS, SHARED, SHARING, VALUE_OPERANDS
+from glagen.ir.tuned import ALONE, BOTH, GIVEN, KEPT_KERNELS, OPERANDS, OTHERS, SHARED, SHARING, VALUE_OPERANDS
 from glagen.parse import parse
 from glagen.regimes import Case, draw
 from glagen.tolerances import PRECISIONS
@@ -352,7 +352,8 @@ def test_wide_heads_whose_walks_are_given_operands(name, walks):
 @pytest.mark.parametrize("walks", [4, 10**6], ids=["given their operands", "in pieces"])
 @pytest.mark.parametrize(
     ("name", "columns"),
-    [("gla", (256, 512)), ("gla_kv", (256, 512)), ("gla_v", (256, 512)), ("linear_attn", (128, 256))],
+    [("gla", (256, 512)), ("gla_kv", (256, 512)), ("gla_v", (256, 512))]
+    + [("linear_attn", columns) for columns in ((64, 64), (128, 128), (128, 256))],
 )
 def test_what_is_kept_for_the_backward_is_as_torch_compile_sees_it(name, columns, walks):
     """With operands of walks, where these are given any, and what gradients of values read of states."""
@@ -400,8 +401,35 @@ def test_a_forward_that_takes_chunks_by_halves(name):
     assert not [f"{row}" for report in reports for row in report.failures] and f"{name}_fused_halved_kernel" in launched
 
 
-@pytest.mark.parametrize("name", ["lightning_attn", "retnet", "simple_gla"])
-def test_all_gradients_in_one_walk_beside_a_scalar_gate(name):
+@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize("name", ["linear_attn", "retnet"])
+def test_backwards_that_read_no_chunk_states(name, columns):
+    """Of many heads, packed as well, with extents that no tile divides, and in pieces: nothing takes memory but
+    arguments, outputs and gradients."""
+    document, module, launched = document_of(spec_text(name)), generated(name), set()
+    q, k, v = (torch.randn(8, 2048, 32, columns, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        o, _ = getattr(module, name)(q, k, v)
+        gradients = torch.autograd.grad(o, leaves, o)
+        results = sum(x.numel() * x.element_size() for x in (o, *gradients))
+        more = torch.cuda.max_memory_allocated() - before - results
+        del o, gradients
+    assert more <= 4 * 8 * 32 * columns**2, more  # the final states, which nobody asked for
+    given = {"precisions": ["bf16"], "regimes": ["mild"]}
+    reports = [verify(document, module, "cuda", cases=[Case(1, 4090, 8, columns, columns)], invariants=False, **given)]
+    module._multiprocessors = lambda: 1
+    note_launches(module, launched.add)
+    cases = [Case(2, 333, 4, columns, columns), Case(1, 64, 2, columns - 24, columns - 8)]
+    reports += [verify(document, module, "cuda", cases=cases, **given)]
+    assert not [f"{row}" for report in reports for row in report.failures]
+    assert f"{name}_fused_other_gradients_kernel" in launched
+
+
+@pytest.mark.parametrize(("name", "kernel"), [("lightning_attn", OTHERS), ("retnet", OTHERS), ("simple_gla", ALONE)])
+def test_all_gradients_in_one_walk_beside_a_scalar_gate(name, kernel):
     """In pieces, as few heads are; packed as well, with extents that no tile divides; and where TMA moves nothing."""
     document, module, launched = document_of(spec_text(name)), generated(name), set()
     given = {"precisions": ["bf16"], "regimes": ["mild", "reset", "strong"], "modes": ["saved"]}
@@ -409,7 +437,7 @@ def test_all_gradients_in_one_walk_beside_a_scalar_gate(name):
     module._multiprocessors = lambda: 1
     note_launches(module, launched.add)
     reports += [verify(document, module, "cuda", cases=[Case(2, 333, 4, 64, 64), Case(1, 64, 2, 40, 56)], **given)]
-    assert {f"{name}_fused_gradients_kernel", f"{name}_fused_kernel"} <= launched
+    assert {f"{name}_{kernel}_kernel", f"{name}_fused_kernel"} <= launched
     module._loads_by_tma = lambda *_, **__: False
     forget_runs(module)
     reports += [verify(document, module, "cuda", cases=[Case(2, 333, 4, 64, 64)], invariants=False, **given)]
@@ -523,7 +551,7 @@ def test_walks_on_chip_and_chunks_in_turn(name, columns):
     assert not [f"{row}" for row in report.failures]
 
 
-@pytest.mark.parametrize("name", ["gla", "gla_kv", "linear_attn", "mamba2", "rwkv6", "simple_gla"])
+@pytest.mark.parametrize("name", ["gla", "gla_kv", "mamba2", "rwkv6", "simple_gla"])
 def test_segments_take_memory_by_their_length(name):
     """Three calls of each kind, of which the last repeats what the others launched; with heads enough for sequences not
     to be cut into pieces, of which states are kept as well."""

@@ -9,7 +9,7 @@ import torch
 
 from glagen.ir.kernel import Assign, Dot, Kernel, Load, read, written
 from glagen.ir.schedule import Options, Schedule
-from glagen.ir.tuned import ALONE
+from glagen.ir.tuned import ALONE, ALONE_KERNELS, OTHERS
 from glagen.pipeline import plan
 from glagen.schedule.given import has_lefts_in_memory
 from glagen.schedule.tiles import WGMMA_ROWS
@@ -27,7 +27,7 @@ def planned(text: str) -> Schedule:
 
 
 def alone(text: str) -> Kernel | None:
-    return next((kernel for kernel in planned(text).kernels if kernel.name == ALONE), None)
+    return next((kernel for kernel in planned(text).kernels if kernel.name in ALONE_KERNELS), None)
 
 
 @pytest.mark.parametrize("text", [spec_text("linear_attn"), *UNGATED], ids=["linear_attn", "own step", "steps before"])
@@ -50,7 +50,7 @@ def test_its_left_operands_lie_in_memory_or_are_carried(text):
     dots = [line for line in kernel.lines if isinstance(line, Dot)]
     assert len(dots) == 6 and sum(scan.rounded in (dot.x.name, dot.y.name) for dot in dots) == 2
     assert not any(scan.tile in (dot.x.name, dot.y.name) for dot in dots)
-    assert ALONE in planned(text).from_shared
+    assert OTHERS in planned(text).from_shared
 
 
 @pytest.mark.parametrize("text", UNGATED, ids=["own step", "steps before"])
@@ -86,8 +86,8 @@ def test_beside_a_scalar_gate_it_takes_chunks_of_64_steps(name):
     document = document_of(spec_text(name))
     found = plan(document, Options(tuned=half_chunks(document, 9, HEADS)))
     assert isinstance(found, Schedule) and 2 * found.chunk == WGMMA_ROWS
-    (kernel,) = (kernel for kernel in found.kernels if kernel.name == ALONE)
-    assert has_lefts_in_memory(kernel) and ALONE in found.from_shared and kernel.scans[0].saved is None
+    (kernel,) = (kernel for kernel in found.kernels if kernel.name in ALONE_KERNELS)
+    assert has_lefts_in_memory(kernel) and kernel.name in found.from_shared and kernel.scans[0].saved is None
     loads = {line.name for line in kernel.lines if isinstance(line, Load)}
     assert loads >= {"q", "k", "v", "do"} and ("S" in loads) == (not found.mirrored) == (name == "simple_gla")
     assert alone(spec_text(name)) is None
@@ -98,7 +98,7 @@ def test_beside_a_gate_tiles_are_held_shortly():
     document = document_of(spec_text("simple_gla"))
     found = plan(document, Options(tuned=half_chunks(document, 9, HEADS)))
     assert isinstance(found, Schedule)
-    (kernel,) = (kernel for kernel in found.kernels if kernel.name == ALONE)
+    (kernel,) = (kernel for kernel in found.kernels if kernel.name in ALONE_KERNELS)
     lines = [*kernel.lines]
     at = {line.name: n for n, line in enumerate(lines) if isinstance(line, Load) and len(line.axes) == 2}
     dots = [n for n, line in enumerate(lines) if isinstance(line, Dot)]
@@ -110,7 +110,10 @@ def test_beside_a_gate_tiles_are_held_shortly():
 
 def test_beside_a_gate_tma_moves_tiles():
     """Of heads that fill them; without a gate threads do."""
-    gated, plain = (getattr(generated(name), f"{name}_{ALONE}_kernel").src for name in ("simple_gla", "linear_attn"))
+    gated, plain = (
+        getattr(generated(name), f"{name}_{kernel}_kernel").src
+        for name, kernel in (("simple_gla", ALONE), ("linear_attn", OTHERS))
+    )
     assert len(re.findall("= tl.make_tensor_descriptor", gated)) == 8 and "descriptor" not in plain
     assert len(re.findall(r"_tiles\.load\(", gated)) == 5 and len(re.findall(r"_tiles\.store\(", gated)) == 3
     module = generated("simple_gla")
@@ -127,4 +130,4 @@ def test_beside_a_gate_tma_moves_tiles():
 
 def test_there_is_none_where_nobody_measured_it():
     found = plan(document_of(spec_text("linear_attn")), Options(tuned=()))
-    assert isinstance(found, Schedule) and ALONE not in {kernel.name for kernel in found.kernels}
+    assert isinstance(found, Schedule) and not {*ALONE_KERNELS} & {kernel.name for kernel in found.kernels}

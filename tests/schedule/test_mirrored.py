@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from glagen.ir.schedule import Options, Schedule
-from glagen.ir.tuned import ALONE, merged
+from glagen.ir.tuned import OTHERS, merged
 from glagen.pipeline import plan
 from glagen.reference import run
 from glagen.regimes import Case, draw
@@ -26,7 +26,7 @@ MIRRORED = {
     "a constant gate": FIXED,
     **{name: spec_text(name) for name in ("linear_attn", "retnet", "lightning_attn")},
 }
-OTHERS = {
+UNLIKE = {
     "computed keys": OWN.replace("k[t,i] * v", "relu(k[t,i]) * v"),
     "computed queries": OWN.replace("* q[t,i]", "* relu(q[t,i])"),
     "computed outputs": OWN.replace("o[t,j] = ", "o[t,j] = tanh(v[t,j]) * "),
@@ -67,7 +67,7 @@ def test_gradients_of_queries_are_outputs_of_other_tensors(text):
     torch.testing.assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("text", UNLIKE.values(), ids=UNLIKE)
 def test_of_no_others(text):
     found = planned(text)
     assert mirrored(found.program) == found.mirrored == ()
@@ -77,5 +77,5 @@ def test_of_no_others(text):
 def test_by_the_table_that_glagen_comes_with(name):
     module = generated(name)
     assert hasattr(module, "_reads_no_states") == (name in MIRRORED)
-    loads = getattr(module, f"{name}_{ALONE}_kernel", None)
-    assert loads is None or ("S_ptr" in loads.arg_names) == (name not in MIRRORED)
+    walk = getattr(module, f"{name}_{OTHERS}_kernel", None)
+    assert (walk is None) == (name not in MIRRORED) and (walk is None or "S_ptr" not in walk.arg_names)

@@ -59,7 +59,11 @@ ALL = [
 KERNELS = {"states_kernel", "outputs_kernel", "fused_kernel", "adjoint_states_kernel", "key_gradients_kernel"}
 KERNELS |= {"value_gradients_kernel", "carry_kernel", "step_kernel"}
 WALK_BACK = "fused_value_gradients_kernel"
-GIVEN_BACK, ALONE, HOPPER = "fused_given_value_gradients_kernel", "fused_gradients_kernel", ("sm_90", "bfloat16")
+GIVEN_BACK, ALONE, HOPPER = (
+    "fused_given_value_gradients_kernel",
+    ("fused_gradients_kernel", "fused_other_gradients_kernel"),
+    ("sm_90", "bfloat16"),
+)
 BOTH = "v_gradients_kernel"  # of gla_v
 HALVED = "fused_halved_kernel"
 GIVEN = {"scores_kernel", "fused_given_kernel", GIVEN_BACK}
@@ -86,7 +90,7 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
     pytest.importorskip("triton")
     name, target, dtype, K, V = case
     found = built(*case, tmp_path)
-    longest_first = sorted(KERNELS | GIVEN | {WALK_BACK, HALVED, ALONE, BOTH}, key=len, reverse=True)
+    longest_first = sorted(KERNELS | GIVEN | {WALK_BACK, HALVED, *ALONE, BOTH}, key=len, reverse=True)
     text = (ROOT / "generated" / f"{name}.py").read_text()
     from_shared = re.findall(r'"(\w+)"', "".join(re.findall("^FROM_SHARED = .*", text, re.MULTILINE)))
     by_wgmma = f"{name}_fused_kernel" in from_shared
@@ -94,13 +98,13 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
     walks_back = f"def {name}_{WALK_BACK}(" in text and dtype == "bfloat16" and most >= K
     measured = f'("fused_given", 9, torch.bfloat16, {power(K)}, {power(V)}):' in text
     is_given = measured and (target, dtype) == HOPPER
-    alone, both, halved, scored = (
+    alone, others, both, halved, scored = (
         f'("{kernel}", 9, torch.bfloat16, {power(K)}, {power(V)}):' in text and (target, dtype) == HOPPER
-        for kernel in ("fused_gradients", "gradients", "fused_halved", "scores_strong")
+        for kernel in ("fused_gradients", "fused_other_gradients", "gradients", "fused_halved", "scores_strong")
     )
     scored |= "def _strong_scores_triton(" in text and '("scores_strong", _capability()' not in text  # not by a table
     expected = KERNELS | ({WALK_BACK} if walks_back else set()) | (GIVEN if is_given else set())
-    expected = expected - {WALK_BACK, GIVEN_BACK} | {ALONE} if alone else expected
+    expected = expected - {WALK_BACK, GIVEN_BACK} | {ALONE[others]} if alone or others else expected
     expected |= ({BOTH} if both else set()) | ({HALVED} if halved else set())
     expected |= {"scores_kernel"} if scored else set()
     assert {next(k for k in longest_first if b["kernel"].endswith(f"_{k}")) for b in found} == expected

@@ -33,8 +33,8 @@ print(json.dumps(found))
 
 
 ALL = [("gla_v", "gradients", 128), ("gla_v", "gradients", 64)]
-ALL += [("linear_attn", "fused_gradients", 64), ("linear_attn", "fused_gradients", 128)]
-ALL += [("retnet", "fused_gradients", 64), ("simple_gla", "fused_gradients", 64)]
+ALL += [(name, "fused_other_gradients", columns) for name in ("linear_attn", "retnet") for columns in (64, 128)]
+ALL += [("simple_gla", "fused_gradients", 64)]
 
 
 @pytest.mark.parametrize(("name", "kernel", "K"), ALL if FULL else ALL[:1])

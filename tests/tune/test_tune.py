@@ -31,6 +31,7 @@ from glagen.ir.tuned import (
     IN_HALVES,
     KEPT_KERNELS,
     OPERANDS,
+    OTHERS,
     SHARED,
     SHARING,
     STRONG,
@@ -333,13 +334,13 @@ def test_walks_without_gates_are_given_scores_if_all_of_the_op_gains(chunk, K, g
     found = list(tuning.tune(source, CPU, [replace(TINY, K=K)], 1))
     halves = sorted(f"{kernel}{IN_HALVES}" for kernel in ("fused", "scores", *given))
     more = [given, halves, [HALVED]] if kept is not None else []
-    alone = [[ALONE]] if chunk == "auto" else []  # whose operands would have fewer columns than are safe
+    alone = [[OTHERS]] if chunk == "auto" else []  # whose operands would have fewer columns than are safe
     assert tried == [[], ["scores"], *alone, *more]
     assert sorted(x.kernel for x in found) == (given if kept else [])
 
 
 @pytest.mark.parametrize(("gain", "is_kept"), [(0.9, True), (0.99, False)], ids=["faster", "no faster"])
-@pytest.mark.parametrize(("name", "kernel"), [("linear_attn", ALONE), ("gla_v", BOTH)])
+@pytest.mark.parametrize(("name", "kernel"), [("linear_attn", OTHERS), ("gla_v", BOTH)])
 def test_one_kernel_makes_all_gradients_if_all_of_the_op_gains(name, kernel, gain, is_kept, monkeypatch):
     pytest.importorskip("triton")
     source = Source(f"{name}.yaml", spec_text(name))
