@@ -48,7 +48,7 @@ def _mirrored(program: ChunkProgram, kernels: dict[str, KernelText], query: str,
     given = [*(found.get(x, x) for x in arguments(program)), "changed_over", PACKED, ONLY, "rows"]
     return [
         f"d{query}_out = None",
-        f"if needs[{place}]:",
+        f"if needs[{place}]:  # what the op makes of {', '.join(f'{y} for {x}' for x, y in found.items())}",
         f"    changed_over = None if {initial} is None else {initial}.mT.contiguous()",
         f"    d{query}_out, *_ = _forward_triton({', '.join(given)}, *into[{place}:{place + 1}])",
     ]

@@ -1,7 +1,8 @@
-"""One walk back that makes all gradients, without gates or with one a head.
+"""One walk back that makes all gradients, or all but those of queries, without gates or with one a head.
 
 Where a program holds all columns of keys and of values, it can make the gradients of both while the state's gradient is
-on chip. That is then neither stored nor loaded, and scores, which gradients of keys and of values both take, are made
+on chip. (Those of queries, for which it loads states, had better come of a forward, if they can: see mirrored.py.) That
+is then neither stored nor loaded, and scores, which gradients of keys and of values both take, are made
 once. Left operands of dots are tiles of tensors, or what the loop carries: Triton has those in shared memory, from
 which Hopper multiplies by wgmma (see templates/hopper.py.j2). So what has steps and columns has its columns first, and
 the state's gradient is carried as dots read it, too; where a left operand is computed, there is no such kernel. (H200,
