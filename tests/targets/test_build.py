@@ -208,10 +208,11 @@ assert built.registers <= 128 and built.spills <= 64, built  # bytes
 
 @pytest.mark.parametrize("name", ["gla_v", "gla_kv"])
 def test_runs_along_later_halves_of_chunks_leave_room_for_more_programs(name, tmp_path):
-    """Than those along whole chunks, which are built as well (see emit/later.py)."""
+    """Than those along whole chunks, which are built as well: for one program, and to look after several."""
     pytest.importorskip("triton")
     code = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 import torch
 from glagen import targets
@@ -222,9 +223,13 @@ module, document = import_path(Path(f"generated/{name}.py"), "generated"), parse
 launched = targets.launches(module, document, torch.bfloat16, 128, 128, 9)
 found = {x.options["LATER"]: x for x in launched if "LATER" in x.options}
 assert {*found} == {True, False}, found
-with targets._pretend(module, 9):
-    built = targets._compile(module, found[True], targets.parse_target("sm_90"), torch.bfloat16, 128, 128)
-assert built.registers <= 168 and not built.spills, built
+for later, most in ((True, 168), (False, 255)):
+    for share in {1, found[later].options["SHARE"]}:
+        one = replace(found[later], options=found[later].options | {"SHARE": share})
+        with targets._pretend(module, 9):
+            built = targets._compile(module, one, targets.parse_target("sm_90"), torch.bfloat16, 128, 128)
+        assert built.registers <= most and (built.spills <= 8 or not later), built
+assert found[False].options["SHARE"] > 1, "where there are many programs, one looks after several"
 """
     ran(code, tmp_path, name)
 
