@@ -68,16 +68,13 @@ def any_asked(targets: Iterable[str], order: dict[str, int], around: bool = True
     return f"({' or '.join(wanted)})" if around and len(wanted) > 1 else " or ".join(wanted)
 
 
-def returned(
-    program: ChunkProgram, sums: dict[str, list[str]], order: dict[str, int], beside: Iterable[str] = ()
-) -> list[str]:
-    """The gradients that were asked for; `sums`: what adds up to each, by name; `beside`: those that are made beside
-    others, if these are asked for."""
+def returned(program: ChunkProgram, sums: dict[str, list[str]], order: dict[str, int]) -> list[str]:
+    """The gradients that were asked for; `sums`: what adds up to each, by name."""
     lines = ["return ("]
     for g in program.gradients:
         parts = sums.get(f"d{g.name}", [])
         value = " + ".join(parts) if parts else f"torch.zeros_like({identifier(g.name)})"
-        plain = len(parts) == 1 and parts[0].isidentifier() and f"d{g.name}" not in beside
+        plain = len(parts) == 1 and parts[0].isidentifier()
         lines.append(f"    {value}," if plain else f"    {value} if needs[{order[f'd{g.name}']}] else None,")
     for n, s in enumerate(program.states, len(program.gradients)):
         lines.append(f"    _over_heads({s.adjoint}_initial, 1, H) if needs[{n}] else None,")

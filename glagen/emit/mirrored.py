@@ -32,11 +32,10 @@ def two_walks(program: ChunkProgram, kernels: dict[str, KernelText], order: dict
     walk_back = left(program, kernels["adjoint_states"], f"needs[{len(order)}]")
     made = [
         *_mirrored(program, kernels, query, order),
-        f"others = {any_asked([*buffers, initial], order | {initial: len(order)}, around=False)}",
-        *(f"{name} = {new} if others else None" for name, new, _ in buffers.values()),
-        "if others:",
+        *(f"{name} = {new} if needs[{order[target]}] else None" for target, (name, new, _) in buffers.items()),
+        f"if {any_asked([*buffers, initial], order | {initial: len(order)}, around=False)}:",
         *indented([*walk_back, *launch(program, kernels[OTHERS], renamed)]),
-        *returned(program, sums, order, beside=buffers),
+        *returned(program, sums, order),
     ]
     return [f"if {reads_no_states(kernels)}:", *indented(made)]
 

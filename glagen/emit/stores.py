@@ -49,7 +49,7 @@ class KernelStores(KernelNotes):
             name = identifier(tensor.name)
             self._line("if TMA_LOADS:")
             self._line(f"    {name}_tiles.store([chunk * CHUNK, 0], ({value}).to({name}_ptr.dtype.element_ty))")
-            self._line("else:")
+            self._line(f"elif {name}_ptr is not None:")
             self._line(f"    tl.store({address}, {value}, mask={mask})")
             return
         if tensor.shared and self.kernel.reduces_heads:

@@ -789,24 +789,32 @@ def where_one_kernel_makes_all_gradients(text: str) -> list[dict]:
     given = {n: x.half() for n, x in problem.arguments.items() if isinstance(x, torch.Tensor)}
     fewer = {n: x[:, :, :1] for n, x in given.items() if n != "q"}
 
-    def gradients(arguments: dict[str, torch.Tensor], leaves: str) -> dict[str, torch.Tensor]:
+    def gradients(
+        arguments: dict[str, torch.Tensor], leaves: str, segment: int | None = None
+    ) -> dict[str, torch.Tensor]:
         launched.clear()
+        forget_runs(module)
         tensors = {n: x.clone().requires_grad_(n in leaves) for n, x in arguments.items()}
-        o, _ = module.op(**tensors)
+        o, _ = module.op(**tensors, segment=segment)
         return dict(zip(leaves, torch.autograd.grad(o, [tensors[n] for n in leaves], torch.ones_like(o)), strict=True))
 
     rows, asked = [], ("qkv", "qk", "v", "q")
     found = [(gradients(given, leaves), {*launched}) for leaves in asked]
     gradients(given | fewer, "qkv")
     assert alone not in launched and others in launched
-    module._is_alone = lambda *_: False
+    is_alone = module._is_alone
     for leaves, (here, kernels) in zip(asked, found, strict=True):
         assert (alone in kernels) == (leaves != "q") and others not in kernels
+        module._is_alone = lambda *_: False
         there = gradients(given, leaves)
         assert alone not in launched and (others in launched) == (leaves != "v")
+        module._is_alone = is_alone
+        parts = gradients(given, leaves, module.CHUNK)  # into which kernels write where they lie, if that is asked for
+        assert alone in launched and others not in launched  # for the gradients of states between them
         rows += [
-            {"quantity": f"d{n} of {leaves}", "ok": bool((x - there[n]).abs().max() <= 2e-3 * there[n].abs().max())}
-            for n, x in here.items()
+            {"quantity": f"d{n} of {leaves}", "ok": bool((x[n] - there[n]).abs().max() <= 2e-3 * there[n].abs().max())}
+            for x in (here, parts)
+            for n in there
         ]
     return rows + beside_walks_that_are_given_scores(text, tuple(given.values()), (K, V))
 
