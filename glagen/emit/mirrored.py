@@ -44,10 +44,9 @@ def _mirrored(program: ChunkProgram, kernels: dict[str, KernelText], query: str,
     """The forward of other tensors, if the gradient that it makes is asked for."""
     found = {identifier(name): identifier(taken) for name, taken in mirrors(kernels).items()}
     place, initial = order[f"d{query}"], f"{program.states[0].name}_initial"
-    given = [*(found.get(x, x) for x in arguments(program)), "changed_over", PACKED, ONLY, "rows"]
+    given = [*(found.get(x, x) for x in arguments(program)), f"_changed_over({initial})", PACKED, ONLY, "rows"]
     return [
         f"d{query}_out = None",
         f"if needs[{place}]:  # what the op makes of {', '.join(f'{y} for {x}' for x, y in found.items())}",
-        f"    changed_over = None if {initial} is None else {initial}.mT.contiguous()",
         f"    d{query}_out, *_ = _forward_triton({', '.join(given)}, *into[{place}:{place + 1}])",
     ]

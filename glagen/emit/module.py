@@ -174,6 +174,7 @@ def _context(schedule: Schedule) -> dict[str, Any]:
         "tiles": [(k.name, k.tiles) for k in schedule.kernels],
         "launches": run,
         "sums_parts": any(re.search(r"\b_summed\(", function) for function in run),
+        "by_torch": any(re.search(r"\b(_summed|_changed_over)\(", function) for function in run),
         "widest_fused": schedule.widest_fused,
         "faster_fused": dict(schedule.faster_fused),
         "wide": wide,

@@ -23,7 +23,6 @@ WORDS = frozenset(
     contextvars TMA TMA_LOADS ahead step AHEAD FAR SHIFTED UNIT LIMIT MOST LEVELS DOUBLED note JUDGED
     operands saved alone both strong_keys strong_values into segment entering above below adjoints arguments found new
     nothing extents timed other heads notes known met made reads LATER ROWS BITS early deep every
-    changed_over
     num_warps num_stages num_ctas maxnreg debug arch enable_fp_fusion instrumentation_mode launch_pdl COMPILED
     """.split()  # noqa: SIM905 (a list of words reads better than a hundred strings)
 )

@@ -103,7 +103,7 @@ def test_kernels_build_fit_and_use_tensor_cores(case, tmp_path):
         for kernel in ("fused_gradients", "fused_other_gradients", "gradients", "fused_halved", "scores_strong")
     )
     scored |= "def _strong_scores_triton(" in text and '("scores_strong", _capability()' not in text  # not by a table
-    expected = KERNELS | ({WALK_BACK} if walks_back else set()) | (GIVEN if is_given else set())
+    expected = KERNELS | ({WALK_BACK} if walks_back else set()) | (GIVEN if is_given and not others else set())
     expected = expected - {WALK_BACK, GIVEN_BACK} | {ALONE[others]} if alone or others else expected
     expected |= ({BOTH} if both else set()) | ({HALVED} if halved else set())
     expected |= {"scores_kernel"} if scored else set()
