@@ -989,21 +989,23 @@ def by_one_walk_in_longer_chunks(name: str) -> list[dict]:
 
 
 def beside_walks_that_are_given_scores(text: str, tensors: tuple[torch.Tensor, ...], columns: tuple[int, int]) -> list:
-    """The rows where a walk makes all gradients after one that is given scores: which are not kept for it, as
-    torch.compile is told, but made again for others."""
+    """The rows where a walk makes all gradients but those of queries after one that is given scores: neither these nor
+    states are kept for it, as torch.compile is told; but for others, if heads share tensors as well."""
     document = document_of(text)
     module = compiled(text, tuned=(*all_gradients(document, 0, columns), *walks_given(document, 0, columns)))
     module._multiprocessors = lambda: 1
     given = {"cases": [Case(1, 70, 2, *columns)], "precisions": ["fp32"], "regimes": ["mild"]}
     rows = verify(document, module, **given).to_dict()["rows"]
-    is_alone = module._is_alone
+    is_alone, (query, *others) = module._is_alone, tensors
+    shared = (query, *(x[:, :, :1] for x in others))
     for cut in (forget_runs, cut_in_two):
         cut(module)
-        for alone in (is_alone, lambda *_: False):
+        for alone, of in ((is_alone, tensors), (is_alone, shared), (lambda *_: False, tensors)):
             module._is_alone = alone
             forget_runs(module)
-            kept, told = (run(0.5, *tensors, None, None, "saved") for run in (module._run, module._run_shapes))
-            assert [x.shape for x in kept] == [x.shape for x in told] and bool(kept[-1].numel()) == (alone != is_alone)
+            kept, told = (run(0.5, *of, None, None, "saved") for run in (module._run, module._run_shapes))
+            assert [x.shape for x in kept] == [x.shape for x in told]
+            assert all(bool(x.numel()) == (alone != is_alone or of is shared) for x in kept[-2:])
     module._is_alone = is_alone
     forget_runs(module)
     return rows + verify(document, module, **given | {"cases": [Case(1, 150, 2, *columns)]}).to_dict()["rows"]
