@@ -2,8 +2,8 @@
 
 From S[t] = a S[t-1] + k[t] v[t] and o[t,j] = c sum_i q[t,i] S[t,i,j] follows dq[t,i] = c sum_j do[t,j] S[t,i,j]: what
 the forward makes of do in the place of q, v in that of k, and k in that of v, whose state is S with its axes changed
-over. Beside a walk back that makes all other gradients, which read no states if `a` has none (see alone.py), no forward
-need store any; and the one that makes gradients of queries is the fastest there is.
+over. All other gradients read no states if `a` has no gradient. So beside a walk back that makes these (see alone.py)
+no forward need store any, and the one that makes gradients of queries is the fastest there is.
 
 H200, torch 2.11, Triton 3.6.0, bf16, forward and backward, where states were stored and one walk made all gradients,
 and so, ms, with MiB beyond arguments, outputs and gradients: linear_attn, B4 T4096 H64 K=V=128 1.47 -> 1.12, 512 -> 0;
