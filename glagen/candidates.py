@@ -11,7 +11,6 @@ from glagen.bench import Workload
 from glagen.ir.kernel import Kernel
 from glagen.ir.schedule import Schedule
 from glagen.ir.tuned import (
-    ALONE,
     BEYOND,
     GIVEN,
     GIVEN_KERNELS,
@@ -21,7 +20,6 @@ from glagen.ir.tuned import (
     KEPT_BY_KEYS,
     OF_KEPT,
     OPERANDS,
-    OTHERS,
     SHARED,
     SHARING,
     Heads,
@@ -29,7 +27,7 @@ from glagen.ir.tuned import (
     merged,
     power,
 )
-from glagen.schedule.mirrored import mirrored
+from glagen.schedule.mirrored import walk_alone
 from glagen.schedule.tiles import ALONE_TILES, HALVED_TILES, WIDE, gated_sides
 
 DTYPE = torch.bfloat16
@@ -140,8 +138,7 @@ def by_half_chunks(planned: Schedule, workload: Workload, device: torch.device) 
     takes by halves, as the rule would."""
     like = configuration(planned, f"fused{IN_HALVES}", workload, device)
     like = replace(like, chunk=2 * planned.chunk, stages=3)
-    alone = OTHERS if mirrored(planned.program) else ALONE
-    return like, replace(like, kernel=alone, stages=ALONE_TILES.stages)
+    return like, replace(like, kernel=walk_alone(planned.program), stages=ALONE_TILES.stages)
 
 
 def by_halves(planned: Schedule, workload: Workload, device: torch.device) -> Tuned:

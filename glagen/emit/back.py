@@ -24,7 +24,7 @@ from glagen.emit.launch import (
 from glagen.emit.memory import Tensor
 from glagen.emit.mirrored import two_walks
 from glagen.emit.scores import operand_names, operands_call, scores_made, shared_call, shared_notes, walk_operands
-from glagen.emit.walks import left, looked, pieces
+from glagen.emit.walks import left_on_chip, looked, pieces
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.tuned import (
@@ -147,7 +147,7 @@ def _alone(program: ChunkProgram, kernels: dict[str, KernelText], order: dict[st
     wanted = [f"all(needs[:{len(order)}])", *unshared, f'_is_alone("{ALONE}", N * M, K, V, T, dtype, {PACKED})']
     made = [
         *(f"{name} = {allocated}" for name, allocated, _ in buffers.values()),
-        *_left(program, kernels),
+        *left_on_chip(program, kernels),
         *launch(program, kernels[ALONE], renamed),
         *returned(program, {target: [total] for target, (_, _, total) in buffers.items()}, order),
     ]
@@ -201,11 +201,6 @@ def _of_reads(program: ChunkProgram, kernels: dict[str, KernelText], order: dict
     ]
 
 
-def _left(program: ChunkProgram, kernels: dict[str, KernelText], notes: str = "_") -> list[str]:
-    """What a walk on chip begins with in each piece (see `left`), and a buffer for the initial state's gradient."""
-    return left(program, kernels["adjoint_states"], f"needs[{len(program.gradients)}]", notes)
-
-
 def _walk_back(program: ChunkProgram, text: KernelText) -> str:
     """The call of the walk back that makes the gradients of states alone."""
     (state,) = program.states
@@ -236,7 +231,7 @@ def _walk_back_on_chip(
         given = [
             f"given = {' and '.join(conditions)}",
             "if given:",
-            *indented([states, *_left(program, kernels), f"if not {operands[0]}.numel():"]),
+            *indented([states, *left_on_chip(program, kernels), f"if not {operands[0]}.numel():"]),
             f"        [{', '.join(operands)}] = {operands_call(program)}",
             *indented(launch(program, kernels[GIVEN_BACK], renamed | operand_names(kernels))),
         ]
@@ -245,7 +240,7 @@ def _walk_back_on_chip(
         f"on_chip = {' and '.join(on_chip)}",
         *given,
         "elif on_chip:" if given else "if on_chip:",
-        *indented([states, *_left(program, kernels, "met")]),
+        *indented([states, *left_on_chip(program, kernels, "met")]),
         *indented(walk),
         "else:",
         f"    {walk_back}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from glagen.emit.buffers import any_asked, returned, unshared_buffers
 from glagen.emit.interface import arguments
 from glagen.emit.launch import PACKED, KernelText, indented, launch
-from glagen.emit.walks import left
+from glagen.emit.walks import left_on_chip
 from glagen.emit.words import identifier
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.tuned import OTHERS
@@ -29,12 +29,11 @@ def two_walks(program: ChunkProgram, kernels: dict[str, KernelText], order: dict
     buffers, _, renamed = unshared_buffers(program, kernels, OTHERS)
     query, initial = next(iter(mirrors(kernels))), f"d{program.states[0].name}"
     sums = {f"d{query}": [f"d{query}_out"]} | {target: [total] for target, (_, _, total) in buffers.items()}
-    walk_back = left(program, kernels["adjoint_states"], f"needs[{len(order)}]")
     made = [
         *_mirrored(program, kernels, query, order),
         *(f"{name} = {new} if needs[{order[target]}] else None" for target, (name, new, _) in buffers.items()),
         f"if {any_asked([*buffers, initial], order | {initial: len(order)}, around=False)}:",
-        *indented([*walk_back, *launch(program, kernels[OTHERS], renamed)]),
+        *indented([*left_on_chip(program, kernels), *launch(program, kernels[OTHERS], renamed)]),
         *returned(program, sums, order),
     ]
     return [f"if {reads_no_states(kernels)}:", *indented(made)]

@@ -174,6 +174,11 @@ def left(program: ChunkProgram, text: KernelText, wanted: str, notes: str = "_")
     ]
 
 
+def left_on_chip(program: ChunkProgram, kernels: dict[str, KernelText], notes: str = "_") -> list[str]:
+    """The same of a walk back on chip: what each piece begins with, and a buffer for the initial state's gradient."""
+    return left(program, kernels["adjoint_states"], f"needs[{len(program.gradients)}]", notes)
+
+
 def looked(program: ChunkProgram, text: KernelText, nothing: dict[str, str], heads: str, notes: str) -> list[str]:
     """A look at first chunks, by a walk on chip that stores `nothing`; unless walks that gave what enters pieces, or
     leaves them, have seen all chunks, and have left `notes`: if there was one for each of its own."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 from glagen.ir.chunk import ChunkProgram
 from glagen.ir.expr import Expr, Number, Ref, factors, refs
 from glagen.ir.recurrence import Gate, Recurrence
+from glagen.ir.tuned import ALONE, OTHERS
 
 
 def mirrored(program: ChunkProgram) -> tuple[tuple[str, str], ...]:
@@ -40,6 +41,11 @@ def mirrored(program: ChunkProgram) -> tuple[tuple[str, str], ...]:
         return ()
     query, key, value = names
     return ((query, program.cotangents[0]), (key, value), (value, key)) if query != key else ()
+
+
+def walk_alone(program: ChunkProgram) -> str:
+    """The walk back that makes all gradients, or all but those of queries where a forward makes these."""
+    return OTHERS if mirrored(program) else ALONE
 
 
 def _is_fixed(recurrence: Recurrence, gate: Gate) -> bool:

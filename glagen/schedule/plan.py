@@ -48,7 +48,7 @@ from glagen.schedule.kernels import (
 from glagen.schedule.lower import Lowering
 from glagen.schedule.makers import given_tiles, maker_for_walk, makes_all_of, sharing, with_makers
 from glagen.schedule.mild import for_mild_gates
-from glagen.schedule.mirrored import mirrored
+from glagen.schedule.mirrored import mirrored, walk_alone
 from glagen.schedule.partial import local_sums
 from glagen.schedule.scored import are_for_strong_gates, changes_bits, with_scores
 from glagen.schedule.sums import adds_in_order
@@ -82,13 +82,12 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
     of_strong = are_for_strong_gates(program, covers)
     apart = scores(program) if of_strong or any(x.walk in ("scores", GIVEN) for x in table) else ()
     keys, values = ({goal.target for goal in gradient_goals(program, axis)} for axis in ("i", "j"))
-    mirrors = mirrored(program)
     of_sides = may_make_both(program, exact) and not keys & values
     beside = {
         ("scores", GIVEN): True,
         (GIVEN,): may_share(program, gated_sides(program), exact),
         SHARING: may_share(program, gated_sides(program), exact),
-        (OTHERS if mirrors else ALONE,): may_walk_alone(program, exact),
+        (walk_alone(program),): may_walk_alone(program, exact),
         (HALVED,): may_take_halves(program, exact),
         (BOTH,): of_sides,
         KEPT_KERNELS: of_sides,
@@ -131,7 +130,7 @@ def schedule(program: ChunkProgram, options: Options) -> Schedule:
         tuple(x for x in measured if x.kernel in names and not (of_strong and changes_bits(x))),
         tuple(dict.fromkeys(x.heads for x in measured if x.chunk > chunk)),
         tuple(k.name for k in kernels if not (k.of_gradients or adds_in_order(k))),
-        mirrors if OTHERS in names else (),
+        mirrored(program) if OTHERS in names else (),
     )
 
 
@@ -224,7 +223,7 @@ def _kernels(
         if gated_sides(program) in ("", "s") or _adds_by_wgmma(program, covers, walk):
             backward.append(walk)
     every = tuple(Goal(f"d{gradient.name}", gradient.parts) for gradient in program.gradients if gradient.parts)
-    for name in more & {*ALONE_KERNELS}:
+    if (name := walk_alone(program)) in more:
         which = "All gradients of a sequence" if name == ALONE else "All gradients of a sequence but those of queries"
         doc = f"{which}, walking back; the state's gradient stays on chip."
         ahead = {f"d{query}" for query, _ in mirrored(program)[:1]}

@@ -233,10 +233,8 @@ def _of_tiles(
     rule's chunks in one, and for all types."""
 
     def tile(kernel: str, K: int, V: int, dtype: str) -> tuple[int, int]:
-        keys = (
-            kernel.removesuffix(IN_HALVES) in (*GIVEN_KERNELS, HALVED, *ALONE_KERNELS, BOTH)
-            or kernel == f"fused{IN_HALVES}"
-        )
+        whole = (*GIVEN_KERNELS, HALVED, *ALONE_KERNELS, BOTH)
+        keys = kernel.removesuffix(IN_HALVES) in whole or kernel == f"fused{IN_HALVES}"
         keys |= kernel in (KEPT_BACK, KEPT_BY_KEYS)
         # or walks would have other bits: see schedule/scored.py
         keys |= kernel.startswith("scores") and dtype != "bfloat16" and gated_sides(program) == "K"

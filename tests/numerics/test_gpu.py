@@ -551,7 +551,7 @@ def test_walks_on_chip_and_chunks_in_turn(name, columns):
     assert not [f"{row}" for row in report.failures]
 
 
-@pytest.mark.parametrize("name", ["gla", "gla_kv", "mamba2", "rwkv6", "simple_gla"])
+@pytest.mark.parametrize("name", ["gla", "gla_kv", "linear_attn", "mamba2", "rwkv6", "simple_gla"])
 def test_segments_take_memory_by_their_length(name):
     """Three calls of each kind, of which the last repeats what the others launched; with heads enough for sequences not
     to be cut into pieces, of which states are kept as well."""
@@ -569,7 +569,7 @@ def test_segments_take_memory_by_their_length(name):
             del outputs
     for x, y in zip(found[1024], found[None], strict=True):
         assert (x.float() - y.float()).norm() < 1e-2 * y.float().norm()
-    assert beyond[1024] < 0.5 * beyond[None]
+    assert beyond[None] == 0 if name == "linear_attn" else beyond[1024] < 0.5 * beyond[None]  # it reads no states
 
 
 @pytest.mark.parametrize("columns", [64, 128])
