@@ -177,7 +177,8 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
     walk += start(program, text, mild, passes=passes, config="other" if ahead else _crowded(text))
     walk += start(program, text, mild, passes="[2:3]") if far and text["crowds"] else []
     if lighter:
-        walk += [*_with_less(program, kernels, text, saved), *_kept_for_backward(program, kernels)]
+        roomy = "other" if ahead and scored else "config"
+        walk += [*_with_less(program, kernels, text, saved, roomy), *_kept_for_backward(program, kernels)]
     else:
         walk += _with_right_states(program, kernels, last)
     return [
@@ -190,13 +191,18 @@ def _on_chip(program: ChunkProgram, kernels: dict[str, KernelText]) -> list[str]
 
 
 def _with_less(
-    program: ChunkProgram, kernels: dict[str, KernelText], text: KernelText, saved: dict[str, str]
+    program: ChunkProgram,
+    kernels: dict[str, KernelText],
+    text: KernelText,
+    saved: dict[str, str],
+    roomy: str = "config",
 ) -> list[str]:
-    """The walk along what is strong, between scores of all its chunks at once, and what values add that it leaves."""
+    """The walk along what is strong, between scores of all its chunks at once, and what values add that it leaves.
+    `roomy`: its configuration where it stores no states."""
     return [
         "strong = again.view(N, H, -1)",
         *(scores_made(program, kernels, of_strong=True) if text["kernel"].late else []),
-        *start(program, text, saved, passes="[3:]", config=_spared(text)),
+        *start(program, text, saved, passes="[3:]", config=_spared(text, roomy)),
         *(_added(program, kernels[BEYOND]) if BEYOND in kernels else []),
     ]
 
@@ -254,6 +260,8 @@ def _crowded(text: KernelText) -> str:
     return other if text["crowds"] else "config"
 
 
-def _spared(text: KernelText) -> str:
-    """The configuration of a walk along what is strong, which may have fewer registers where it stores no states."""
-    return "config if kept else _spared(config, programs)" if text["spares"] else "config"
+def _spared(text: KernelText, roomy: str) -> str:
+    """The configuration of a walk along what is strong, which may have fewer threads, or registers, where it stores no
+    states."""
+    without = f"_spared({roomy}, programs)" if text["spares"] else roomy
+    return f"config if kept else {without}" if without != "config" else without

@@ -204,12 +204,15 @@ def _raised(x, SHIFTED: tl.constexpr):
 ''',
     "_lowered": '''
 @_jit
-def _lowered(x, SHIFTED: tl.constexpr):
-    """The reciprocal of `_raised(x, SHIFTED)`."""
+def _lowered(x, SHIFTED: tl.constexpr, share=1.0, MOST: tl.constexpr = None):
+    """The reciprocal of `_raised(x, SHIFTED)`; times a share, which is 0 from MOST nats on, if that is given."""
     y = x * 1.4426950408889634
     near = y > -100.0
     z = y + tl.where(near, 0.0, 92.0)
-    return tl.exp2(-z) * tl.where(near, 2.0**-92, 1.0) if SHIFTED else _grow(x)
+    if MOST is not None:
+        z = tl.maximum(z, -100.0)  # finite, for a share of 0
+        x = tl.where(x < -MOST, -MOST, x)
+    return tl.exp2(-z) * tl.where(near, 2.0**-92, share) if SHIFTED else _grow(x) * share
 ''',
     "_shrink": '''
 @_jit

@@ -123,6 +123,7 @@ TRITON = Dialect(
         "grow": "_grow({x})",
         "raised": "_raised({x}, SHIFTED)",
         "lowered": "_lowered({x}, SHIFTED)",
+        "limited": "_lowered({x}, SHIFTED, {y}, LIMIT + 1.0)",
         "reached": "tl.minimum(tl.maximum({x} + (LIMIT + 1.0), 0.0), 1.0)",
         "shrink": "_shrink({x})",
         "log": "tl.log({x})",

@@ -278,7 +278,8 @@ class KernelPrinter(KernelDots):
         """What a tile is beside 16-bit inputs, in a run that counts only where gates are mild; and when that holds."""
         assert line.mild is not None
         value = self._value(line.mild, axes)
-        return f"{f'tl.min({value}, axis={summed_positions(line)[0]})' if line.over else value} if MILD"
+        value = f"tl.min({value}, axis={summed_positions(line)[0]})" if line.over else value
+        return f"{value} if MILD{' and not SHIFTED' if line.near else ''}"
 
     def _depth(self, line: Depth) -> None:
         source = identifier(line.source.name)

@@ -155,7 +155,7 @@ def _if_mild(line: Assign) -> list[str]:
     if line.still_mild:
         sums, low = line.still_mild
         value += f", still so from {show(low)} of {show(sums)}"
-    return [f"{INDENT}if mild: {value}"]
+    return [f"{INDENT}if mild{' and near' * line.near}: {value}"]
 
 
 def _equals(line: Assign | Dot | RowSum | Depth) -> str:

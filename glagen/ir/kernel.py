@@ -35,12 +35,11 @@ class Load:
 class Assign:
     """name = sum over `over` of a pointwise expression of tiles, broadcast by their axes.
 
-    `rounded`: "narrow" or "wide", the type of dot operands it is kept in (see Dot), so that other uses see what the
-    dots saw. `guarded`: rows and columns outside the tensor are set to zero, which the expression would not give.
-    `mild`: what is as good, and less work, beside inputs of 16 bits, in a run that only counts for mild gates if there
-    are others (see `Depth`); instead of a sum, the least of it. `still_mild`: sums of log gates, and how low they may
-    be for the run that counts for strong gates to take that as well: where gates were mild, both give the same bits.
-    `strong`: what it is beside inputs of 16 bits in other runs. `least`: not the sum over `over`, but the least.
+    `rounded`: "narrow" or "wide", the type of dot operands it is kept in (see Dot), so that all see what dots see.
+    `guarded`: zero outside the tensor, which the expression would not give. `mild`: what is as good, for less work,
+    beside 16-bit inputs, in runs that only count for mild gates (see `Depth`; `near`: in those that reach no further,
+    see schedule/shift.py); for a sum, the least. `still_mild`: sums of log gates, and how low they may be for runs for
+    strong gates to take that, for the same bits. `strong`: what it is there beside 16-bit inputs. `least`: so in all.
     """
 
     name: str
@@ -53,6 +52,7 @@ class Assign:
     mild: Expr | None = None
     still_mild: tuple[Ref, Expr] | None = None
     strong: Expr | None = None
+    near: bool = False
     least: bool = False
 
 

@@ -46,8 +46,10 @@ def _from_middle(line: BlockLine, gate: str) -> BlockLine:
     """A growth or a decay from a block's start, with half of the range between them."""
     half = number(FARTHEST / 2)
     match line:
-        case Assign(expr=Apply(function="exp", args=(Apply(function="min", args=(exponent, _)),))):
-            return replace(line, strong=apply("exp", apply("sub", exponent, half)))
+        case Assign(
+            expr=Apply(function="exp", args=(Apply(function="min", args=(Apply(function="neg", args=(log,)), _)),))
+        ):
+            return replace(line, strong=apply("grow", plus(log, half)))
         case Assign(name=name, expr=Apply(function="exp", args=(log,))) if name.startswith(f"{gate}_down"):
             return replace(line, strong=apply("exp", plus(log, half)))
     return line

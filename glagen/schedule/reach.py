@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glagen.ir.expr import Apply, Expr, Ref, apply, factors, number, ref, rewrite, times
+from glagen.ir.expr import Apply, Expr, Ref, apply, factors, number, rewrite, times
 from glagen.ir.kernel import Assign, BlockLine, Blocks, Depth, Dot, Kernel, Line, Loop, RowSum
 from glagen.schedule.anchor import with_one_anchor
 from glagen.schedule.tile import tile
@@ -77,8 +77,7 @@ def within_reach(line: Assign, gate: str) -> Assign | None:
     """A growth times the share that it reaches. None if it is not as shift.py makes it."""
     match line.expr:
         case Apply(function="lowered", args=(Apply(function="max", args=(sums, _)),)) if line.strong is None:
-            growth = apply("lowered", apply("max", sums, ref("%-LIMIT - 1.0")))
-            return replace(line, expr=times(growth, tile(f"{gate}_reached", *line.axes)))
+            return replace(line, expr=apply("limited", sums, tile(f"{gate}_reached", *line.axes)))
     return None
 
 
