@@ -5,8 +5,9 @@ half of a float's range. In the other half there is room for FARTHEST nats, if g
 decays larger by the same, which leaves their products as they are.
 
 Forwards have a power of two for that: it changes no digit of what is nearer, so that no bit depends on which run makes
-it. What they make once a chunk has it in all runs; walks that keep states on chip, for which it is a product more of
-each number of a state, in runs for gates that come to more than GROWTH_LIMIT in a chunk, and to no more than FARTHEST.
+it. What they make once a chunk has it in all runs; walks that keep states on chip in runs for gates that come to more
+than GROWTH_LIMIT in a chunk, and to no more than FARTHEST. For states of values with gates it is a product more of each
+number (those of keys do without, see joint.py).
 (exp(126) * 2**-92 is 2**90, and what it multiplies may come to 2**37 before float32 ends, in sums as well; exp(-126) *
 2**92 is 2**-90, a normal number times what is 2**-36 or more; states, and what is read of them where values have gates,
 times 2**-92 meanwhile, have all digits from 2**-34 on.) In gradients of a chunk, of which none has to have the bits of

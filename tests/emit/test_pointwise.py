@@ -35,6 +35,7 @@ HELPERS = {
     "_log1p": ((0.0, 1.0), torch.log1p, {0.0: 0.0, NAN: NAN}),
     "_raised": ((-126.0, 0.0), shifted, {-INF: 0.0, NAN: NAN}),
     "_lowered": ((-126.0, 0.0), lambda x: 1 / shifted(x), {-INF: INF, NAN: NAN}),
+    "limited": ((-126.0, 0.0), lambda x: 1 / shifted(x), {-127.0: 0.0, -500.0: 0.0, -INF: 0.0}),
     "softplus": ((-100.0, 100.0), softplus, {-INF: 0.0, INF: INF, NAN: NAN}),
     "logsigmoid": ((-100.0, 100.0), lambda x: -softplus(-x), {-INF: -INF, INF: 0.0, NAN: NAN}),
 }
@@ -94,7 +95,7 @@ def test_values(values, name, dtype):
     allowed = error * expected.abs()
     if name == "_expm1":
         allowed += torch.where(x.abs() < 0.5, 0.0, of_exp * x.abs() * x.exp())
-    elif name in ("_raised", "_lowered"):
+    elif name in ("_raised", "_lowered", "limited"):
         allowed += 2 * of_exp * x.abs() * expected
     elif name != "_log1p":
         allowed += of_exp * x.abs() * (-x.abs()).exp() + 2**-126  # what is smaller is 0 or has fewer digits

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from glagen.ir.chunk import Operand
-from glagen.ir.expr import Ref, apply, ref, refs, times
-from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Line, Scan
+from glagen.ir.expr import Apply, Ref, apply, number, ref, refs, times
+from glagen.ir.kernel import Assign, Blocks, Dot, Kernel, Line, Scan, read
 from glagen.schedule.joint import joined
 from tests.mutation.judge import plan_of
 
@@ -42,6 +42,25 @@ def test_forwards_on_chip_share_it(name):
     assert keys.rounded == "wide", "a growth may outgrow float16"
     assert scan.late == ref(decay.name.removesuffix("_to_end") + "_late", WHOLE)
     assert all(dot.wide for dot in scan.added if keys.name in (dot.x.name, dot.y.name))
+
+
+@pytest.mark.parametrize("name", BY_WGMMA)
+def test_beside_strong_gates_growths_begin_further_on(name):
+    """So that a state needs no product before the sum; and they are made before the state is read."""
+    kernel = kernel_of(name, "fused")
+    made, (scan,) = assigns(kernel.lines), kernel.scans
+    assert made["gate_k_soon"].strong == made["gate_k_soon"].mild == number(1)
+    decay, late = made["gate_k_to_end"], made["gate_k_late"]
+    assert decay.near and late.near
+    anchor = made["log_gate_k_anchor"].expr
+    whole = ref("log_gate_k_whole", WHOLE)
+    most = apply("max", whole, number(-60))
+    assert anchor == apply("sub", whole, most) and late.strong == apply("exp", most)
+    assert isinstance(decay.strong, Apply) and decay.strong.function == "grow"
+    assert {r.name for r in refs(decay.strong)} == {"log_gate_k_since", "log_gate_k_anchor"}
+    lines = list(kernel.lines)
+    keys, first = (next(n for n, x in enumerate(lines) if of in read(x)) for of in (decay.name, scan.tile))
+    assert keys < first
 
 
 def test_keys_alone_have_it_where_values_have_gates_too():
