@@ -39,7 +39,7 @@ class Assign:
     `guarded`: zero outside the tensor, which the expression would not give. `mild`: what is as good, for less work,
     beside 16-bit inputs, in runs that only count for mild gates (see `Depth`; `near`: in those that reach no further,
     see schedule/shift.py); for a sum, the least. `still_mild`: sums of log gates, and how low they may be for runs for
-    strong gates to take that, for the same bits. `strong`: what it is there, beside 16 bits. `least`: the least in all runs.
+    strong gates to take that, for the same bits. `strong`: what it is there, for 16 bits. `least`: so in all runs.
     """
 
     name: str
