@@ -42,7 +42,10 @@ from glagen.ir.tuned import (
     KEPT_BY_KEYS,
     KEPT_KERNELS,
     OF_KEPT,
+    OPERANDS,
     OTHERS,
+    SHARED,
+    SHARING,
     STRONG,
     WALKS,
 )
@@ -228,7 +231,7 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
     printer = (LaterPrinter if later else KernelPrinter)(kernel, program, schedule.chunk, by_tma)
     body = printer.print()
     own_notes = notes_by_chunk(kernel)
-    of_chunks = kernel.runs_twice and kernel.name in ("key_gradients", "value_gradients")
+    of_sides = ("key_gradients", "value_gradients")
     notes = own_notes or kernel.runs_twice != bool(kernel.judges)  # a walk that has to judge by itself reads none
     beyond = what_is_beyond(kernel)
     words = set(re.findall(r"\w+", "\n".join([*body, beyond])))
@@ -256,8 +259,8 @@ def _kernel(schedule: Schedule, kernel: Kernel) -> dict[str, Any]:
         "alone": kernel.name in ALONE_KERNELS,
         "mirrored": dict(schedule.mirrored) if kernel.name == OTHERS else {},
         "runs": runs,
-        "longer": runs and of_chunks,
-        "asks_first": of_chunks,  # others would spill registers for it
+        "longer": runs and kernel.runs_twice and kernel.name in (*of_sides, *SHARING, OPERANDS, *SHARED),
+        "asks_first": kernel.runs_twice and kernel.name in of_sides,  # others would spill registers for it
         "strong_tiles": any(x.kernel == names[1] for x in schedule.tuned),
         "crowds": any(x.kernel == f"{kernel.name}{CROWDED}" for x in schedule.tuned),
         "spares": kernel.name == "fused" and schedule.spared_tile > 0,
