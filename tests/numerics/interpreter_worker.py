@@ -668,6 +668,16 @@ def in_turn(name: str) -> list[dict]:
     given = {"cases": cases, "precisions": ["fp32"], "modes": ["saved"]}
     rows = verify(document, module, regimes=regimes, **given).to_dict()["rows"]
     assert {*taken} == ({8, 16} if "gradients" in tiles else {8}) if again else not taken, taken
+    if again:  # one by one in the first run; in the second some of a mild sequence with some of a strong one
+        module._in_turn, module._in_longer_turn = lambda config, programs: 1, lambda config, run, programs: 4 * run
+        mild, strong = (draw(document, r, Case(2, 3 * planned.chunk - 7, 1, 32, 32)) for r in ("mild", "strong"))
+        of = {n: x for n, x in mild.arguments.items() if isinstance(x, torch.Tensor)}
+        both = {n: torch.cat([x[:1], strong.arguments[n][1:]]) for n, x in of.items()}  # type: ignore[index]
+        problem = replace(mild, arguments=mild.arguments | both)
+        expected = reference_results(document, problem, CPU)
+        actual = op_results(document, module, problem, PRECISIONS["fp32"], CPU, "saved")
+        found = compare(document, actual, expected, PRECISIONS["fp32"], ("mixed", name, "fp32", "saved"))
+        rows += Report(name, "cpu", tuple(found)).to_dict()["rows"]
     if BEYOND in chunks:  # which adds to outputs, to none of them twice
         keep_on_chip(module)
         rows += verify(document, module, regimes=["neighbours"], **given).to_dict()["rows"]
